@@ -1,0 +1,54 @@
+# make quickstart and make test do all of their set-up themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: quickstart test test-extensions test-data lint clean clean-data
+
+quickstart: $(VENV)/ready
+	$(BIN)/python -m benchmarks quickstart
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest -m "not data"
+
+# torch is asked for first, on its own: whatever the others say, it stays.
+$(VENV)/ready: requirements-dev.txt setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+# torch_scatter and torch_sparse are built from source, which takes a quarter
+# of an hour; their wheels are kept for each version of torch and Python.
+WHEELS = $(HOME)/.cache/torch_agcn/wheels/$(shell $(BIN)/python -c \
+	"import sys, torch; print('torch-%s-cp%d%d' % (torch.__version__, *sys.version_info[:2]))")
+
+test-extensions: $(VENV)/extensions
+	$(BIN)/python -m pytest -m extensions
+
+$(VENV)/extensions: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet setuptools wheel ninja
+	mkdir -p "$(WHEELS)"
+	for name in torch_scatter torch_sparse; do \
+		ls "$(WHEELS)"/$$name-*.whl > /dev/null 2>&1 || \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip wheel \
+			--no-build-isolation --no-deps --wheel-dir "$(WHEELS)" $$name || \
+		exit 1; \
+	done
+	$(BIN)/python -m pip install --quiet "$(WHEELS)"/*.whl
+	touch $@
+
+test-data: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --editable '.[images]'
+	$(BIN)/python -m pytest -m data
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean-data:
+	rm -rf data
+
+clean: clean-data
+	rm -rf $(VENV) build dist *.egg-info .*_cache

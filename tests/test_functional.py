@@ -1,0 +1,325 @@
+import math
+
+import pytest
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import to_undirected
+
+from torch_agcn import functional
+from torch_agcn._sparse import Edges
+from torch_agcn.functional import (
+    anisotropic_gate,
+    dirichlet_energy,
+    is_saturated,
+    mean_average_distance,
+    relative_energy,
+)
+
+PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+MEASURES = [dirichlet_energy, relative_energy, mean_average_distance]
+
+
+def random_graph(num_nodes=20, num_edges=60, directed=False, loops=True):
+    edge_index = torch.randint(num_nodes, (2, num_edges))
+    if not loops:
+        edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    if not directed:
+        edge_index = to_undirected(edge_index)
+    return edge_index
+
+
+@pytest.fixture(params=['edges', 'matrix'])
+def both_ways(request, monkeypatch):
+    # Either every product goes through a list of edges, or none does.
+    monkeypatch.setattr(functional, 'MANY_NUMBERS',
+                        0 if request.param == 'matrix' else math.inf)
+
+
+# Values ######################################################################
+
+
+def test_dirichlet_energy_by_hand():
+    x = torch.tensor([[0., 0.], [3., 4.], [3., 3.]])
+    assert dirichlet_energy(x, PATH) == 25 + 1
+    weight = torch.tensor([2., 2., 0.5, 0.5])
+    assert dirichlet_energy(x, PATH, weight) == 2 * 25 + 0.5 * 1
+    one_way = PATH[:, [0, 2]]
+    assert dirichlet_energy(x, one_way) == (25 + 1) / 2
+
+
+def test_relative_energy_by_hand():
+    # On a path of two nodes, without loops, P swaps them:
+    pair = torch.tensor([[0, 1], [1, 0]])
+    x = torch.tensor([[1.], [-1.]])
+    assert relative_energy(x, pair, add_self_loops=False) == 2
+    # With loops, P is the mean of both:
+    assert relative_energy(x, pair) == 1
+    # A fast oscillation is rougher than a slow one, on a ring of eight:
+    ring = torch.arange(8)
+    ring = to_undirected(torch.stack([ring, (ring + 1) % 8]))
+    for k in range(1, 5):
+        wave = torch.cos(2 * math.pi * k * torch.arange(8) / 8).view(-1, 1)
+        expected = 1 - (1 + 2 * math.cos(2 * math.pi * k / 8)) / 3
+        assert float(relative_energy(wave, ring)) == pytest.approx(
+            expected, rel=1e-5)
+
+
+def test_mean_average_distance_by_hand():
+    x = torch.tensor([[1., 0.], [0., 5.], [-2., 0.], [7., 7.]])
+    # Node 1 is at right angles to both neighbors; node 3 has none:
+    assert mean_average_distance(x, PATH) == pytest.approx(1.0)
+    edge_index = torch.tensor([[0, 2, 1], [2, 0, 0]])
+    # Node 0: 2 (opposite) and 1, node 2: 2.
+    assert mean_average_distance(x, edge_index) == pytest.approx(1.75)
+    weight = torch.tensor([1., 1., 3.])
+    assert float(mean_average_distance(x, edge_index, weight)) == (
+        pytest.approx((5 / 4 + 2) / 2))
+    # A loop does not make a node its own neighbor:
+    loop = torch.tensor([[0, 2, 3], [2, 0, 3]])
+    assert mean_average_distance(x, loop) == pytest.approx(2.0)
+    # Zero vectors are alike, and unlike all others:
+    zeros = torch.tensor([[0., 0.], [0., 0.], [1., 0.]])
+    assert mean_average_distance(zeros, PATH) == pytest.approx(
+        (0 + 0.5 + 1) / 3)
+
+
+def test_gate_by_hand():
+    energy = torch.tensor([0., 0.5, 2., 1e3])
+    expected = torch.tensor([0., 1 - math.exp(-0.75), 1 - math.exp(-12.), 1.])
+    assert torch.allclose(anisotropic_gate(energy, 3.0), expected, rtol=1e-6)
+    assert torch.allclose(anisotropic_gate(energy, torch.tensor(3.0)),
+                          expected, rtol=1e-6)
+    # Small gates keep their digits:
+    small = anisotropic_gate(torch.tensor(1e-6), 1.0)
+    assert float(small) == pytest.approx(1e-12, rel=1e-5)
+
+
+@pytest.mark.parametrize('directed', [False, True])
+@pytest.mark.parametrize('weighted', [False, True])
+def test_energies_against_dense(dense, both_ways, directed, weighted):
+    edge_index = random_graph(directed=directed)
+    weight = torch.rand(edge_index.size(1)) if weighted else None
+    if weighted and not directed:
+        weight = (edge_index[0] + edge_index[1] + 1.0).sqrt()
+    x = torch.randn(20, 7)
+    bare = dense(20, edge_index, weight, loops=False)
+    assert torch.allclose(dirichlet_energy(x, edge_index, weight).double(),
+                          bare.total(x.double()), rtol=1e-5)
+    assert torch.allclose(
+        relative_energy(x, edge_index, weight, add_self_loops=False).double(),
+        bare.relative(x.double()), rtol=1e-5)
+    looped = dense(20, edge_index, weight)
+    energy = relative_energy(x, edge_index, weight)
+    assert torch.allclose(energy.double(), looped.relative(x.double()),
+                          rtol=1e-5)
+    assert 0 <= energy <= 2
+
+
+def test_relative_energy_is_the_design_formula(dense):
+    edge_index = random_graph()
+    ref = dense(20, edge_index)
+    H = torch.randn(20, 5, dtype=torch.double)
+    v = ref.degree.sqrt() / ref.degree.sqrt().norm()
+    H_c = H - v[:, None] * (v @ H)
+    expected = (H_c * (H_c - ref.P @ H_c)).sum() / (H_c * H_c).sum()
+    assert torch.allclose(relative_energy(H, edge_index), expected)
+    # Neither scale nor a shift along v matters:
+    moved = -17 * H + 100 * v[:, None]
+    assert torch.allclose(relative_energy(moved, edge_index), expected)
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_static_graphs_have_a_measure_each(measure, both_ways):
+    x, edge_index = torch.randn(2, 3, 20, 4), random_graph()
+    out = measure(x, edge_index)
+    assert out.size() == (2, 3)
+    for i in range(2):
+        for j in range(3):
+            assert torch.allclose(out[i, j], measure(x[i, j], edge_index),
+                                  rtol=1e-5)
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_batch_equals_one_by_one(measure, both_ways):
+    graphs = [
+        Data(x=10**i * torch.randn(n, 4) + i, edge_index=random_graph(n, m))
+        for i, (n, m) in enumerate([(5, 9), (12, 40), (1, 1), (7, 3)])
+    ]
+    batch = Batch.from_data_list(graphs)
+    out = measure(batch.x, batch.edge_index, batch=batch.batch)
+    one_by_one = torch.stack([measure(g.x, g.edge_index) for g in graphs])
+    assert torch.allclose(out, one_by_one, rtol=1e-4, atol=1e-6)
+    # Graphs at the end may be empty:
+    more = measure(batch.x, batch.edge_index, batch=batch.batch, batch_size=6)
+    assert torch.allclose(more[:4], out)
+    assert more[4:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_all_forms_of_a_graph(measure):
+    x, edge_index = torch.randn(20, 4), random_graph(directed=True)
+    edge_index = torch.unique(edge_index, dim=1).contiguous()
+    weight = torch.rand(edge_index.size(1))
+    expected = measure(x, edge_index, weight)
+    coo = torch.sparse_coo_tensor(edge_index.flip(0), weight, (20, 20))
+    for adj in [coo, coo.to_sparse_csr()]:
+        assert torch.allclose(measure(x, adj), expected, rtol=1e-5)
+    assert torch.allclose(
+        measure(x, EdgeIndex(edge_index, sparse_size=(20, 20)), weight),
+        expected)
+    for sparse_x in [x.to_sparse(), x.to_sparse_csr()]:
+        assert torch.allclose(measure(sparse_x, edge_index, weight), expected)
+
+
+# Gradients ###################################################################
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+@pytest.mark.parametrize('directed', [False, True])
+def test_gradients(measure, directed, both_ways):
+    edge_index = random_graph(6, 10, directed, loops=False)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    inside = batch[edge_index[0]] == batch[edge_index[1]]
+    for graph, vector in [(edge_index, None), (edge_index[:, inside], batch)]:
+        x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
+        weight = torch.rand(graph.size(1), dtype=torch.double) + 0.1
+        assert torch.autograd.gradcheck(
+            lambda x: measure(x, graph, weight, vector), (x, ))  # noqa: B023
+        weight.requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda x, w: measure(x, graph, w, vector),  # noqa: B023
+            (x, weight))
+
+
+def test_gate_gradients():
+    energy = torch.tensor([0.1, 1.0, 3.0], dtype=torch.double,
+                          requires_grad=True)
+    beta = torch.tensor(0.7, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(anisotropic_gate, (energy, beta))
+
+
+# Numerics ####################################################################
+
+
+@pytest.mark.parametrize('constant', [1.0, 50.0])
+def test_nearly_constant_features(both_ways, constant):
+    num_nodes = 10_000
+    edge_index = random_graph(num_nodes, 40_000)
+    x = constant + 1e-3 * torch.randn(num_nodes, 16)
+    for measure in [dirichlet_energy, relative_energy]:
+        exact = measure(x.double(), edge_index)
+        assert torch.allclose(measure(x, edge_index).double(), exact,
+                              rtol=1e-3 if constant == 1 else 5e-3)
+
+
+def test_features_along_the_kept_direction(both_ways):
+    # The shift that the relative energy does not see, and some noise:
+    num_nodes = 10_000
+    edge_index = random_graph(num_nodes, 40_000)
+    degree = torch.bincount(edge_index[0], minlength=num_nodes) + 1.0
+    degree -= torch.bincount(edge_index[0][edge_index[0] == edge_index[1]],
+                             minlength=num_nodes)
+    x = degree.sqrt().view(-1, 1) + 1e-3 * torch.randn(num_nodes, 16)
+    exact = relative_energy(x.double(), edge_index)
+    assert torch.allclose(relative_energy(x, edge_index).double(), exact,
+                          rtol=1e-3)
+
+
+CASES = {
+    'constant': (torch.ones(6, 3), PATH),
+    'zero': (torch.zeros(6, 3), PATH),
+    'huge': (1e8 * torch.eye(6), PATH),
+    'tiny': (1e-30 * torch.eye(6), PATH),
+    'no edges': (torch.randn(6, 3), PATH[:, :0]),
+    'no nodes': (torch.randn(0, 3), PATH[:, :0]),
+    'one node': (torch.randn(1, 3), PATH[:, :0]),
+    'only a loop': (torch.randn(1, 3), torch.zeros(2, 1, dtype=torch.long)),
+    'no features': (torch.randn(6, 0), PATH),
+}
+
+
+@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('measure', MEASURES)
+@pytest.mark.parametrize('dtype', [torch.float, torch.half, torch.bfloat16])
+@pytest.mark.parametrize('beta', [0.0, 1.0, 1e6])
+def test_never_nan(case, measure, dtype, beta, both_ways):
+    x, edge_index = CASES[case]
+    x = x.to(dtype).nan_to_num(posinf=6e4).requires_grad_()
+    energy = measure(x, edge_index)
+    assert energy.dtype == torch.float
+    beta = torch.tensor(beta, requires_grad=True)
+    gate = anisotropic_gate(energy, beta)
+    gate.backward()
+    assert torch.isfinite(energy)
+    assert torch.isfinite(gate)
+    assert torch.isfinite(beta.grad)
+    assert torch.isfinite(x.grad).all()
+    if case in ('constant', 'zero', 'no edges', 'no nodes', 'one node',
+                'only a loop') and measure is not relative_energy:
+        assert energy == 0
+    if case in ('zero', 'no nodes', 'one node', 'only a loop'):
+        assert energy == 0
+
+
+def test_gate_beyond_all_bounds():
+    for dtype in [torch.float, torch.double]:
+        energy = torch.tensor([torch.finfo(dtype).max, math.inf],
+                              dtype=dtype, requires_grad=True)
+        for beta in [0.0, 1e-45, 1e-3, 1.0, 1e6]:
+            gate = anisotropic_gate(energy, beta)
+            gate.sum().backward()
+            assert torch.isfinite(gate).all()
+            assert torch.isfinite(energy.grad).all()
+        assert gate.tolist() == [1, 1]
+        assert energy.grad.tolist() == [0, 0]
+
+
+def test_saturation_is_exact():
+    # Where the shortcut says so, gate and gradient are one and zero:
+    edge_index = random_graph(100, 4000)
+    x = 0.2 * torch.randn(100, 700)
+    edges = Edges(edge_index[1], edge_index[0], None)
+    seen = set()
+    for beta in [0.0, 1e-10, 1e-7, 1e-6, 1e-4, 1.0, 1e4]:
+        x = x.detach().requires_grad_()
+        gate = anisotropic_gate(dirichlet_energy(x, edge_index), beta)
+        gate.backward()
+        saturated = is_saturated(x, edges, beta)
+        seen.add(saturated)
+        if saturated:
+            assert gate == 1
+            assert (x.grad == 0).all()
+    assert seen == {False, True}
+
+
+# Bad input ###################################################################
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(x=torch.ones(3, 2, dtype=torch.long)), 'x.float()'),
+    (dict(x=torch.ones(3)), 'shape'),
+    (dict(x=None), 'NoneType'),
+    (dict(edge_index=torch.tensor([[0, 3], [1, 1]])), 'node 3'),
+    (dict(edge_index=torch.tensor([[0, -1], [1, 1]])), 'node -1'),
+    (dict(edge_index=torch.rand(2, 3)), 'torch.long'),
+    (dict(edge_index=torch.zeros(3, 2, dtype=torch.long)), 'shape'),
+    (dict(edge_index='graph'), 'str'),
+    (dict(edge_weight=torch.rand(3)), '4 edges'),
+    (dict(edge_weight=torch.tensor([1., -1., 1., 1.])), '-1'),
+    (dict(edge_weight=torch.tensor([1., math.nan, 1., 1.])), 'nan'),
+    (dict(edge_weight=torch.tensor([1., math.inf, 1., 1.])), 'inf'),
+    (dict(batch=torch.zeros(2, dtype=torch.long)), '3 nodes'),
+    (dict(batch=torch.tensor([0, 0, -1])), '-1'),
+    (dict(batch=torch.tensor([0, 1, 2]), batch_size=2), 'batch_size=2'),
+    (dict(edge_index=torch.eye(4).to_sparse()), '3 nodes'),
+    (dict(edge_index=torch.eye(3).to_sparse_csc()), 'CSR'),
+    (dict(edge_index=torch.eye(3).to_sparse(),
+          edge_weight=torch.ones(3)), 'values'),
+])
+def test_bad_input(measure, kwargs, message):
+    good = dict(x=torch.rand(3, 2), edge_index=PATH)
+    with pytest.raises(ValueError, match=measure.__name__) as error:
+        measure(**{**good, **kwargs})
+    assert message in str(error.value)

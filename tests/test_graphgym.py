@@ -1,0 +1,28 @@
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+
+pytest.importorskip('yacs')
+
+
+def test_registered_layer():
+    from torch_geometric.graphgym import register
+    from torch_geometric.graphgym.config import cfg, set_cfg
+    from torch_geometric.graphgym.models.layer import (
+        GeneralLayer,
+        new_layer_config,
+    )
+
+    import torch_agcn.graphgym  # noqa: F401
+
+    assert 'agcnconv' in register.layer_dict
+    set_cfg(cfg)
+    cfg.agcn.energy, cfg.agcn.residual, cfg.agcn.beta = 'relative', True, 2.0
+    layer = GeneralLayer('agcnconv', new_layer_config(
+        8, 16, 1, has_act=False, has_bias=True, cfg=cfg))
+    conv = layer.layer.model
+    assert (conv.energy, conv.residual, conv.beta) == ('relative', True, 2.0)
+    graphs = [Data(x=torch.randn(n, 8), edge_index=torch.randint(n, (2, 9)))
+              for n in (4, 6)]
+    out = layer(Batch.from_data_list(graphs)).x
+    assert out.size() == (10, 16)

@@ -1,0 +1,269 @@
+r"""The graph as sparse matrices: one form out of PyG's many, and a fast
+sparse-dense product.
+
+Throughout, :obj:`row` is the receiving node of an edge and :obj:`col` the
+sending one, so that entry :math:`(row, col)` of the matrix weighs what
+:obj:`row` hears from :obj:`col`.
+"""
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex, is_compiling
+from torch_geometric.typing import Adj, OptTensor, SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor, scatter
+
+
+class Edges(NamedTuple):
+    r"""The edges of a graph; no weight means that each weighs one."""
+
+    row: Tensor
+    col: Tensor
+    weight: OptTensor
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    r"""The type sums over nodes and edges are taken in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def to_edges(
+    edge_index: Adj,
+    edge_weight: OptTensor,
+    num_nodes: int,
+    flow: str = 'source_to_target',
+    owner: str = 'torch_agcn',
+) -> Edges:
+    r"""Brings any form of a graph that PyG knows into :class:`Edges`, and
+    refuses with a remedy what is no graph on :obj:`num_nodes` nodes.
+
+    What needs a look at the values is looked at on the CPU in eager mode
+    only: elsewhere it would stall the device or break the compiled graph.
+    """
+    if isinstance(edge_index, SparseTensor) or is_torch_sparse_tensor(
+            edge_index):
+        edges = _from_matrix(edge_index, edge_weight, num_nodes, flow, owner)
+    else:
+        edges = _from_index(edge_index, edge_weight, flow, owner)
+    if edges.row.is_cpu and not is_compiling():
+        _check_values(edges, num_nodes, owner)
+    return edges
+
+
+def _from_matrix(adj: Any, edge_weight: OptTensor, num_nodes: int, flow: str,
+                 owner: str) -> Edges:
+    if edge_weight is not None:
+        raise ValueError(f"'{owner}' got a sparse matrix and 'edge_weight' as "
+                         f"well; store the weights as the matrix's values")
+    if flow == 'target_to_source':
+        raise ValueError(f"'{owner}' cannot turn the flow of a sparse matrix "
+                         f"(flow='target_to_source'); pass its transpose and "
+                         f"flow='source_to_target' instead")
+    size = (adj.size(0), adj.size(1))
+    if size != (num_nodes, num_nodes):
+        raise ValueError(f"'{owner}' got an adjacency matrix of size "
+                         f'{list(size)} for {num_nodes} nodes; pass a square '
+                         f"one with as many rows as 'x'")
+    if isinstance(adj, SparseTensor):
+        row, col, weight = adj.coo()
+        return Edges(row, col, weight)
+    if adj.layout == torch.sparse_csr:
+        col = adj.col_indices().long()
+        row = torch.repeat_interleave(
+            adj.crow_indices().diff(), output_size=col.numel())
+        return Edges(row, col, adj.values())
+    if adj.layout == torch.sparse_coo:
+        adj = adj.coalesce()
+        row, col = adj.indices()
+        return Edges(row, col, adj.values())
+    raise ValueError(f"'{owner}' does not take sparse matrices of layout "
+                     f"'{adj.layout}'; pass the transposed adjacency matrix "
+                     f"in CSR, e.g. 'adj.t()' of a CSC matrix or "
+                     f"'adj.to_sparse_csr()'")
+
+
+def _from_index(edge_index: Any, edge_weight: OptTensor, flow: str,
+                owner: str) -> Edges:
+    if not isinstance(edge_index, Tensor):
+        raise ValueError(f"'{owner}' got 'edge_index' of type "
+                         f"'{type(edge_index).__name__}'; pass a tensor of "
+                         f'shape [2, num_edges] or a sparse matrix')
+    if (edge_index.dim() != 2 or edge_index.size(0) != 2
+            or edge_index.dtype not in (torch.int64, torch.int32)):
+        raise ValueError(f"'{owner}' got 'edge_index' of shape "
+                         f"{list(edge_index.shape)} and type "
+                         f"'{edge_index.dtype}'; pass integers (torch.long) "
+                         f'of shape [2, num_edges]')
+    if edge_weight is not None and edge_weight.dim() == 2:
+        edge_weight = edge_weight.squeeze(-1)
+    if edge_weight is not None and (
+            edge_weight.dim() != 1
+            or edge_weight.size(0) != edge_index.size(1)
+            or not edge_weight.is_floating_point()):
+        raise ValueError(f"'{owner}' got 'edge_weight' of shape "
+                         f"{list(edge_weight.shape)} and type "
+                         f"'{edge_weight.dtype}' for {edge_index.size(1)} "
+                         f'edges; pass one floating-point number per edge')
+    if isinstance(edge_index, EdgeIndex):
+        edge_index = edge_index.as_tensor()
+    edge_index = edge_index.long()
+    source, target = edge_index[0], edge_index[1]
+    if flow == 'target_to_source':
+        source, target = target, source
+    return Edges(target, source, edge_weight)
+
+
+def _check_values(edges: Edges, num_nodes: int, owner: str) -> None:
+    row, col, weight = edges
+    if row.numel() == 0:
+        return
+    low = int(min(row.min(), col.min()))
+    high = int(max(row.max(), col.max()))
+    if low < 0 or high >= num_nodes:
+        raise ValueError(f"'{owner}' got node {low if low < 0 else high} in "
+                         f"'edge_index', but 'x' has {num_nodes} nodes; all "
+                         f'node numbers must lie in [0, {num_nodes})')
+    if weight is not None and not (weight.min() >= 0
+                                   and weight.max() < float('inf')):
+        raise ValueError(f"'{owner}' got an edge weight of "
+                         f'{weight.min().item():g} to '
+                         f'{weight.max().item():g}; the energy is a sum over '
+                         f'edges that must not be negative: pass finite '
+                         f"weights >= 0, e.g. 'edge_weight.abs()'")
+
+
+def with_self_loops(edges: Edges, num_nodes: int, fill_value: float,
+                    dtype: torch.dtype) -> Edges:
+    r"""Gives each node without a self-loop one of weight :obj:`fill_value`,
+    as :meth:`torch_geometric.utils.add_remaining_self_loops` does.
+
+    Loops that are there move to the end and leave an edge of weight zero
+    behind: the number of edges then depends on no value, and neither a device
+    has to be waited for nor a compiled graph to be broken.
+    """
+    row, col, weight = edges
+    is_loop = row == col
+    nodes = torch.arange(num_nodes, device=row.device)
+    if weight is None and fill_value == 1.0:
+        loop_weight = torch.ones(num_nodes, dtype=dtype, device=row.device)
+    else:
+        if weight is None:
+            weight = torch.ones_like(row, dtype=dtype)
+        # The last loop of a node wins, as in PyG; without one, `fill_value`:
+        number = torch.arange(row.numel(), device=row.device)
+        last = number.new_full((num_nodes + 1, ), -1).scatter_reduce(
+            0, torch.where(is_loop, row, num_nodes), number, 'amax')[:-1]
+        values = torch.cat([weight, weight.new_full((1, ), fill_value)])
+        loop_weight = values[torch.where(last < 0, row.numel(), last)]
+    if weight is None:
+        weight = torch.ones_like(row, dtype=dtype)
+    weight = torch.where(is_loop, 0.0, weight)
+    return Edges(torch.cat([row, nodes]), torch.cat([col, nodes]),
+                 torch.cat([weight, loop_weight]))
+
+
+def degrees(edges: Edges, num_nodes: int,
+            dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    r"""What each node receives, and the mean of that and what it sends."""
+    row, col, weight = edges
+    if weight is None:
+        weight = torch.ones_like(row, dtype=dtype)
+    received = scatter(weight, row, dim_size=num_nodes, reduce='sum')
+    sent = scatter(weight, col, dim_size=num_nodes, reduce='sum')
+    return received, (received + sent) / 2
+
+
+def inverse_sqrt(degree: Tensor) -> Tensor:
+    r"""The entries of :math:`\mathbf{D}^{-1/2}`; zero for isolated nodes, and
+    with a finite gradient there.
+    """
+    positive = degree > 0
+    return torch.where(positive,
+                       torch.where(positive, degree, 1.0).pow(-0.5), 0.0)
+
+
+def gcn_weight(edges: Edges, degree: Tensor) -> Tensor:
+    r"""The entries of :math:`\mathbf{D}^{-1/2}\mathbf{A}\mathbf{D}^{-1/2}`."""
+    scale = inverse_sqrt(degree)
+    if edges.weight is None:
+        return scale[edges.col] * scale[edges.row]
+    return scale[edges.col] * edges.weight * scale[edges.row]
+
+
+# Sparse-dense products #######################################################
+
+
+def to_csr(row: Tensor, col: Tensor, num_nodes: int,
+           *values: OptTensor) -> tuple[Tensor, Tensor, list[OptTensor]]:
+    r"""Sorts edges by :obj:`row`; returns row pointers, columns and the
+    :obj:`values` in the new order.
+    """
+    row, perm = torch.sort(row, stable=True)
+    rowptr = torch._convert_indices_from_coo_to_csr(row, num_nodes)
+    return rowptr, col[perm], [v if v is None else v[perm] for v in values]
+
+
+def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor) -> Tensor:
+    r"""A square :class:`torch.sparse` CSR matrix, indexed by 32-bit integers
+    where they suffice: half the memory to read in each product.
+    """
+    index_dtype = torch.int32 if col.numel() < 2**31 else torch.int64
+    size = (rowptr.numel() - 1, rowptr.numel() - 1)
+    return torch.sparse_csr_tensor(
+        rowptr.to(index_dtype), col.to(index_dtype), value, size,
+        check_invariants=False)
+
+
+def transpose(adj: Tensor) -> Tensor:
+    r"""The transpose of a CSR matrix, in CSR."""
+    rowptr, col = adj.crow_indices().long(), adj.col_indices().long()
+    row = torch.repeat_interleave(rowptr.diff(), output_size=col.numel())
+    rowptr, col, (value, ) = to_csr(col, row, adj.size(0), adj.values())
+    assert value is not None
+    return csr_tensor(rowptr, col, value)
+
+
+def product(adj: Tensor, x: Tensor) -> Tensor:
+    r"""The product of a CSR matrix and :obj:`x` of shape :obj:`[*, N, F]`.
+
+    To sum weighted rows of a table is what an embedding bag does, and its
+    kernels do it faster than the sparse libraries, on any device and for
+    every type.
+    """
+    shape, value = x.shape, adj.values()
+    x = x.detach().to(value.dtype)
+    if x.dim() > 2:  # Neighbours are summed once for all the stacked inputs.
+        x = x.movedim(-2, 0).reshape(shape[-2], -1)
+    if x.numel() == 0 or value.numel() == 0:
+        out = torch.zeros_like(x)
+    else:
+        out = torch.nn.functional.embedding_bag(
+            adj.col_indices(), x.contiguous(), adj.crow_indices(), mode='sum',
+            per_sample_weights=value, include_last_offset=True)
+    if len(shape) > 2:
+        out = out.view(shape[-2], *shape[:-2], shape[-1]).movedim(0, -2)
+    return out
+
+
+class _SpMM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, adj: Tensor,
+                adj_back: Tensor | None) -> Tensor:
+        ctx.adj, ctx.adj_back, ctx.dtype = adj, adj_back, x.dtype
+        return product(adj, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        back = transpose(ctx.adj) if ctx.adj_back is None else ctx.adj_back
+        # Through `spmm`, so that it can be differentiated again:
+        return spmm(back, grad, ctx.adj).to(ctx.dtype), None, None
+
+
+def spmm(adj: Tensor, x: Tensor, adj_back: Tensor | None = None) -> Tensor:
+    r"""The differentiable product of a CSR matrix and :obj:`x`.
+
+    The gradient is the product with the transpose: :obj:`adj_back` if it is
+    given (the matrix itself where that is symmetric), otherwise it is made
+    when it is needed.
+    """
+    return _SpMM.apply(x, adj, adj_back)

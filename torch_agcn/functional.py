@@ -1,0 +1,576 @@
+r"""How smooth features are on a graph, and what the gate makes of it.
+
+Pure functions: tensors in, tensors out. All of them take node features
+:obj:`x` of shape :obj:`[*, N, F]`, a graph in any of PyG's forms, and a
+:obj:`batch` vector for many graphs at once; they sum in :obj:`float32` at
+least, and are differentiable in features and edge weights.
+"""
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric import is_compiling
+from torch_geometric.typing import Adj, OptTensor
+from torch_geometric.utils import scatter
+
+from torch_agcn._sparse import (
+    Edges,
+    accumulation_dtype,
+    csr_tensor,
+    degrees,
+    gcn_weight,
+    inverse_sqrt,
+    product,
+    spmm,
+    to_csr,
+    to_edges,
+    transpose,
+    with_self_loops,
+)
+
+__all__ = [
+    'anisotropic_gate',
+    'dirichlet_energy',
+    'mean_average_distance',
+    'relative_energy',
+]
+
+# From this many numbers on, sorting the edges for a matrix product costs less
+# than one gathered copy of the features per edge:
+MANY_NUMBERS = 2**22
+
+
+def dirichlet_energy(
+    x: Tensor,
+    edge_index: Adj,
+    edge_weight: OptTensor = None,
+    batch: OptTensor = None,
+    batch_size: int | None = None,
+) -> Tensor:
+    r"""The Dirichlet energy
+
+    .. math::
+        \textrm{tr}(\mathbf{X}^{\top} \mathbf{L} \mathbf{X}) = \frac{1}{2}
+        \sum_{i,j} A_{ij} {\| \mathbf{x}_i - \mathbf{x}_j \|}^2
+
+    of node features on a graph, the sum of how much neighbors differ: zero
+    for features that are constant on every connected component, and small for
+    over-smoothed ones.
+
+    Self-loops do not count.
+    In a directed graph, every directed edge counts half of what an undirected
+    one does.
+
+    Args:
+        x (torch.Tensor): The node features
+            :math:`\mathbf{X} \in \mathbb{R}^{N \times F}`, dense or sparse;
+            with leading dimensions, one energy is computed for each of them.
+        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
+            (transposed) adjacency matrix.
+        edge_weight (torch.Tensor, optional): The edge weights :math:`A_{ij}
+            \geq 0`. (default: :obj:`None`)
+        batch (torch.Tensor, optional): The batch vector
+            :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
+            each node to a graph. (default: :obj:`None`)
+        batch_size (int, optional): The number of graphs :math:`B`.
+            Automatically calculated if not given. (default: :obj:`None`)
+
+    Returns:
+        The energy, a scalar, or one number per graph if :obj:`batch` is given.
+
+    Example:
+        >>> x = torch.tensor([[0.], [1.], [3.]])
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> dirichlet_energy(x, edge_index)
+        tensor(5.)
+    """
+    x = check_features(x, 'dirichlet_energy')
+    num_nodes = x.size(-2)
+    edges = to_edges(edge_index, edge_weight, num_nodes,
+                     owner='dirichlet_energy')
+    size = check_batch(batch, batch_size, x, 'dirichlet_energy')
+    return edge_energy(x, edges, batch, size)
+
+
+def relative_energy(
+    x: Tensor,
+    edge_index: Adj,
+    edge_weight: OptTensor = None,
+    batch: OptTensor = None,
+    batch_size: int | None = None,
+    add_self_loops: bool = True,
+) -> Tensor:
+    r"""The Dirichlet energy relative to the size of the features
+
+    .. math::
+        \frac{\langle \mathbf{X}_c, (\mathbf{I} - \mathbf{P}) \mathbf{X}_c
+        \rangle}{\langle \mathbf{X}_c, \mathbf{X}_c \rangle}
+        \in [0, 2], \quad \mathbf{P} = \mathbf{\tilde{D}}^{-1/2}
+        \mathbf{\tilde{A}} \mathbf{\tilde{D}}^{-1/2},
+
+    where :math:`\mathbf{X}_c = \mathbf{X} - \mathbf{v} \mathbf{v}^{\top}
+    \mathbf{X}` is free of the direction :math:`\mathbf{v} \propto
+    \mathbf{\tilde{D}}^{1/2} \mathbf{1}` that propagation by
+    :math:`\mathbf{P}` keeps and :math:`\mathbf{\tilde{A}} = \mathbf{A} +
+    \mathbf{I}`.
+    It is the mean frequency of the features on the graph's spectrum: neither
+    their scale nor a shift along :math:`\mathbf{v}` changes it.
+
+    Put differently, it is the Dirichlet energy of :math:`\mathbf{U} =
+    \mathbf{\tilde{D}}^{-1/2} \mathbf{X}` over the variance of
+    :math:`\mathbf{U}` weighted by degree.
+    That is how it is defined for directed graphs, with
+    :math:`\mathbf{\tilde{D}}` the in-degrees as in
+    :class:`~torch_geometric.nn.conv.GCNConv` and the variance weighted by the
+    mean of in- and out-degree, which keeps it in :math:`[0, 2]`.
+
+    Args:
+        x (torch.Tensor): The node features
+            :math:`\mathbf{X} \in \mathbb{R}^{N \times F}`, dense or sparse;
+            with leading dimensions, one energy is computed for each of them.
+        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
+            (transposed) adjacency matrix.
+        edge_weight (torch.Tensor, optional): The edge weights :math:`A_{ij}
+            \geq 0`. (default: :obj:`None`)
+        batch (torch.Tensor, optional): The batch vector
+            :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
+            each node to a graph. (default: :obj:`None`)
+        batch_size (int, optional): The number of graphs :math:`B`.
+            Automatically calculated if not given. (default: :obj:`None`)
+        add_self_loops (bool, optional): If set to :obj:`False`, takes
+            :math:`\mathbf{A}` for :math:`\mathbf{\tilde{A}}`.
+            (default: :obj:`True`)
+
+    Returns:
+        The energy, a scalar, or one number per graph if :obj:`batch` is given;
+        zero where :math:`\mathbf{X}_c` vanishes.
+
+    Example:
+        >>> x = torch.tensor([[1.], [-1.]])
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> relative_energy(x, edge_index)
+        tensor(1.)
+        >>> relative_energy(100 * x + 5, edge_index)
+        tensor(1.)
+        >>> relative_energy(x, edge_index, add_self_loops=False)
+        tensor(2.)
+    """
+    x = check_features(x, 'relative_energy')
+    num_nodes = x.size(-2)
+    edges = to_edges(edge_index, edge_weight, num_nodes,
+                     owner='relative_energy')
+    if add_self_loops:
+        edges = with_self_loops(edges, num_nodes, 1.0, x.dtype)
+    degree, mean_degree = degrees(edges, num_nodes, x.dtype)
+    size = check_batch(batch, batch_size, x, 'relative_energy')
+    px = matmul(edges, gcn_weight(edges, degree), x)
+    return energy_from_product(x, px, degree, mean_degree, batch, size)
+
+
+def mean_average_distance(
+    x: Tensor,
+    edge_index: Adj,
+    edge_weight: OptTensor = None,
+    batch: OptTensor = None,
+    batch_size: int | None = None,
+) -> Tensor:
+    r"""The Mean Average Distance (MAD) from the `"Measuring and Relieving the
+    Over-smoothing Problem for Graph Neural Networks from the Topological
+    View" <https://arxiv.org/abs/1909.03211>`_ paper: the cosine distance of
+    each node to its neighbors, averaged over the neighbors and then over all
+    nodes that have some
+
+    .. math::
+        \frac{1}{|\mathcal{V}|} \sum_{i \in \mathcal{V}}
+        \frac{1}{|\mathcal{N}(i)|} \sum_{j \in \mathcal{N}(i)} \left( 1 -
+        \frac{\mathbf{x}_i^{\top} \mathbf{x}_j}{\| \mathbf{x}_i \|
+        \| \mathbf{x}_j \|} \right).
+
+    Zero means that neighbors point the same way.
+    Self-loops do not count. Two zero vectors have distance :obj:`0` from each
+    other, and distance :obj:`1` from any other vector.
+
+    Args:
+        x (torch.Tensor): The node features
+            :math:`\mathbf{X} \in \mathbb{R}^{N \times F}`, dense or sparse;
+            with leading dimensions, one distance is computed for each of
+            them.
+        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
+            (transposed) adjacency matrix.
+        edge_weight (torch.Tensor, optional): Weights of the average over
+            neighbors, :math:`\geq 0`. (default: :obj:`None`)
+        batch (torch.Tensor, optional): The batch vector
+            :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
+            each node to a graph. (default: :obj:`None`)
+        batch_size (int, optional): The number of graphs :math:`B`.
+            Automatically calculated if not given. (default: :obj:`None`)
+
+    Returns:
+        The distance, a scalar, or one number per graph if :obj:`batch` is
+        given; zero for a graph without edges.
+
+    Example:
+        >>> x = torch.tensor([[1., 0.], [0., 2.]])
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> mean_average_distance(x, edge_index)
+        tensor(1.)
+    """
+    x = check_features(x, 'mean_average_distance')
+    num_nodes = x.size(-2)
+    row, col, weight = to_edges(edge_index, edge_weight, num_nodes,
+                                owner='mean_average_distance')
+    if weight is None:
+        weight = torch.ones_like(row, dtype=x.dtype)
+    weight = torch.where(row == col, 0.0, weight)
+    size = check_batch(batch, batch_size, x, 'mean_average_distance')
+
+    # Unit vectors, zero ones having a direction of their own. Then 1 - cos is
+    # half a squared distance, which does not cancel once it is centred:
+    x = torch.nn.functional.normalize(x, dim=-1)
+    x = torch.cat([x, (x == 0).all(-1, keepdim=True).to(x.dtype)], dim=-1)
+    x = x - x.mean(-2, keepdim=True) if num_nodes > 0 else x
+    square = x.square().sum(-1, keepdim=True)
+    one = torch.ones_like(square)
+    summed = matmul(Edges(row, col, weight), weight,
+                    torch.cat([x, square, one], dim=-1))
+    degree = summed[..., -1]
+    distance = ((degree * square[..., 0] + summed[..., -2]) / 2 -
+                (x * summed[..., :-2]).sum(-1))
+    has_neighbor = degree > 0
+    distance = torch.where(
+        has_neighbor, distance / torch.where(has_neighbor, degree, 1.0), 0.0)
+    total = sum_graphs(distance, batch, size)
+    count = sum_graphs(has_neighbor.to(x.dtype), batch, size)
+    return (total / count.clamp(min=1)).clamp(min=0)
+
+
+def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
+    r"""The stop function of the `"Anisotropic Graph Convolutional Network for
+    Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ paper
+
+    .. math::
+        g(s) = 1 - \exp(-\beta s^2),
+
+    which is :obj:`0` where features are smooth already and propagation should
+    stop, and :obj:`1` where they are rough.
+
+    Neither the gate nor its gradient is ever :obj:`NaN` or infinite: from
+    where :math:`\exp(-\beta s^2)` vanishes in floating point, the gate is
+    exactly one and its gradient exactly zero.
+
+    Args:
+        energy (torch.Tensor): The energies :math:`s`, of any shape.
+        beta (float or torch.Tensor): The sharpness :math:`\beta \geq 0`.
+
+    Example:
+        >>> anisotropic_gate(torch.tensor([0., 1., 1e30]), beta=1.0)
+        tensor([0.0000, 0.6321, 1.0000])
+    """
+    energy = energy.to(accumulation_dtype(energy.dtype))
+    info = torch.finfo(energy.dtype)
+    largest = math.sqrt(info.max) / 2  # Its square does not overflow.
+    if isinstance(beta, Tensor):
+        beta = beta.to(energy.dtype)
+        bound = (vanishing(energy.dtype) /
+                 beta.detach().clamp(min=info.tiny)).sqrt()
+        energy = energy.clamp(max=bound.clamp(max=largest))
+    else:
+        energy = energy.clamp(
+            max=min(saturation(beta, energy.dtype), largest))
+    return -torch.expm1(-(beta * energy) * energy)
+
+
+# What the layer builds on ####################################################
+
+
+def vanishing(dtype: torch.dtype) -> float:
+    r"""The first whole number whose negative exponential is zero."""
+    return 746.0 if dtype == torch.float64 else 104.0
+
+
+def saturation(beta: float, dtype: torch.dtype) -> float:
+    r"""The energy from which the gate is exactly one."""
+    return math.sqrt(vanishing(dtype) / beta) if beta > 0 else math.inf
+
+
+def check_features(x: Any, owner: str) -> Tensor:
+    r"""Makes :obj:`x` dense and precise enough to take sums of."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
+        what = (f"shape {list(x.shape)} and type '{x.dtype}'" if isinstance(
+            x, Tensor) else f"type '{type(x).__name__}'")
+        raise ValueError(f"'{owner}' got 'x' of {what}; pass floating-point "
+                         f'features of shape [num_nodes, num_features], e.g. '
+                         f"'x.float()'")
+    x = x.to_dense() if x.layout != torch.strided else x
+    return x.to(accumulation_dtype(x.dtype))
+
+
+def check_batch(batch: OptTensor, batch_size: int | None, x: Tensor,
+                owner: str) -> int | None:
+    r"""The number of graphs; no batch vector means one graph."""
+    if batch is None:
+        return None
+    num_nodes = x.size(-2)
+    if (batch.dim() != 1 or batch.size(0) != num_nodes
+            or batch.dtype not in (torch.int64, torch.int32)):
+        raise ValueError(f"'{owner}' got 'batch' of shape "
+                         f"{list(batch.shape)} and type '{batch.dtype}' for "
+                         f'{num_nodes} nodes; pass the number of its graph '
+                         f'(torch.long) for each node')
+    if is_compiling() or not batch.is_cpu:
+        # There are no more graphs than nodes: a bound costs less than waiting
+        # for the device to tell the number.
+        return num_nodes if batch_size is None else batch_size
+    if num_nodes == 0:
+        return batch_size or 0
+    size = int(batch.max()) + 1
+    if int(batch.min()) < 0 or (batch_size is not None and size > batch_size):
+        raise ValueError(f"'{owner}' got graph numbers from "
+                         f"{int(batch.min())} to {size - 1} in 'batch'; with "
+                         f'batch_size={batch_size} they must lie in '
+                         f'[0, {batch_size or size})')
+    return batch_size or size
+
+
+def sum_graphs(value: Tensor, batch: OptTensor, size: int | None) -> Tensor:
+    r"""Sums numbers per node, of shape :obj:`[*, N]`, to numbers per graph."""
+    if batch is None:
+        return value.sum(-1)
+    return scatter(value, batch, dim=-1, dim_size=size, reduce='sum')
+
+
+def mean_over_nodes(x: Tensor, weight: OptTensor, batch: OptTensor,
+                    size: int | None) -> Tensor:
+    r"""The weighted mean feature of a node's graph, ready to be subtracted
+    from :obj:`x`: one for all nodes, or one for each where there are many
+    graphs.
+    """
+    if weight is None:
+        if batch is None:
+            return x.mean(-2, keepdim=True)
+        weight = x.new_ones(x.size(-2))
+    total = sum_graphs(weight, batch, size)
+    total = torch.where(total > 0, total, 1.0).unsqueeze(-1)
+    weighted = weight.unsqueeze(-1) * x
+    if batch is None:
+        return weighted.sum(-2, keepdim=True) / total
+    mean = scatter(weighted, batch, dim=-2, dim_size=size, reduce='sum')
+    return (mean / total).index_select(-2, batch)
+
+
+def matmul(edges: Edges, weight: Tensor, x: Tensor) -> Tensor:
+    r"""The product of the matrix of :obj:`edges` with entries :obj:`weight`
+    and :obj:`x`.
+    """
+    row, col, _ = edges
+    num_nodes = x.size(-2)
+    if (is_compiling() or weight.requires_grad
+            or row.numel() * x.size(-1) < MANY_NUMBERS):
+        message = weight.unsqueeze(-1) * x.index_select(-2, col)
+        return scatter(message, row, dim=-2, dim_size=num_nodes, reduce='sum')
+    rowptr, col, (value, ) = to_csr(row, col, num_nodes, weight)
+    assert value is not None
+    return spmm(csr_tensor(rowptr, col, value), x)
+
+
+def edge_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
+                size: int | None = None) -> Tensor:
+    r"""The Dirichlet energy from a list of edges."""
+    row, col, weight = edges
+    if (is_compiling() or (weight is not None and weight.requires_grad)
+            or row.numel() * x.size(-1) < MANY_NUMBERS):
+        difference = x.index_select(-2, row) - x.index_select(-2, col)
+        energy = difference.square().sum(-1) / 2
+        energy = energy if weight is None else weight * energy
+        return sum_graphs(energy, None if batch is None else batch[row], size)
+    _, mean_degree = degrees(edges, x.size(-2), x.dtype)
+    if weight is None:
+        weight = torch.ones_like(row, dtype=x.dtype)
+    rowptr, col, (value, ) = to_csr(row, col, x.size(-2), weight)
+    assert value is not None
+    adj = csr_tensor(rowptr, col, value)
+    return matrix_energy(x, adj, None, mean_degree, batch, size)
+
+
+def blocks(num_rows: int, width: int) -> list[slice]:
+    r"""Blocks of rows small enough to stay in the processor's cache while
+    several operations pass over them: memory is then read once for all.
+    """
+    step = max(2**20 // max(width, 1), 1)
+    return [slice(i, i + step) for i in range(0, num_rows, step)]
+
+
+class _MatrixEnergy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, adj: Tensor, adj_back: Tensor | None,
+                mean_degree: Tensor, batch: OptTensor,
+                size: int | None) -> Tensor:
+        # The Laplacian annihilates what is constant on a graph. In floating
+        # point it does so only if that has been taken away before:
+        x = x - mean_over_nodes(x, None, batch, size)
+        mean_degree = mean_degree.unsqueeze(-1)
+        lx = product(adj, x)
+        energy = x.new_empty(x.shape[:-1])
+        for some in blocks(x.size(-2), x.size(-1)):
+            part, x_part = lx[..., some, :], x[..., some, :]
+            part.neg_().addcmul_(mean_degree[some], x_part)
+            energy[..., some] = (part * x_part).sum(-1)
+        energy = sum_graphs(energy, batch, size).clamp_(min=0)
+        ctx.adj, ctx.adj_back = adj, adj_back
+        ctx.save_for_backward(lx, mean_degree, batch,
+                              None if adj_back is adj else x)
+        return energy
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        lx, mean_degree, batch, x = ctx.saved_tensors
+        if batch is None:
+            grad = grad[..., None, None]
+        else:
+            grad = grad.index_select(-1, batch).unsqueeze(-1)
+        if x is None:  # The matrix is symmetric.
+            return (2 * grad) * lx, None, None, None, None, None
+        back = transpose(ctx.adj) if ctx.adj_back is None else ctx.adj_back
+        other = mean_degree * x - product(back, x)
+        return grad * (lx + other), None, None, None, None, None
+
+
+def matrix_energy(x: Tensor, adj: Tensor, adj_back: Tensor | None,
+                  mean_degree: Tensor, batch: OptTensor = None,
+                  size: int | None = None) -> Tensor:
+    r"""The Dirichlet energy by one product with a CSR matrix, and none for
+    the gradient where that is symmetric (:obj:`adj_back is adj`).
+    """
+    return _MatrixEnergy.apply(x, adj, adj_back, mean_degree, batch, size)
+
+
+class _SymmetricStep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, px: Tensor, root: Tensor, beta: Tensor,
+                residual: bool) -> tuple[Tensor, Tensor]:
+        total = root.square().sum()
+        mean = x.new_zeros(x.size(1))
+        with torch.autocast(x.device.type, enabled=False):
+            for some in blocks(*x.shape):
+                mean.addmv_(x[some].t(), root[some, 0])
+        mean /= total
+        rough, spread = x.new_zeros(()), x.new_zeros(())
+        for some in blocks(*x.shape):
+            centred = torch.addcmul(x[some], root[some], mean, value=-1)
+            spread += centred.square().sum()
+            rough += centred.mul_(x[some] - px[some]).sum()
+        energy = _quotient(rough, spread, spread + total * mean.dot(mean))
+        gate = anisotropic_gate(energy, beta)
+        out = torch.lerp(x, px, gate) if residual else gate * px
+        ctx.residual = residual
+        ctx.save_for_backward(x, px, root, beta, mean, spread, energy)
+        ctx.mark_non_differentiable(gate)
+        return out, gate
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor,
+                 _: Any) -> tuple[Tensor | None, ...]:
+        x, px, root, beta, mean, spread, energy = ctx.saved_tensors
+        grad_gate = x.new_zeros(())
+        for some in blocks(*x.shape):
+            towards = px[some] - x[some] if ctx.residual else px[some]
+            grad_gate += (towards * grad[some]).sum()
+        with torch.enable_grad():
+            beta.requires_grad_(), energy.requires_grad_()
+            gate = anisotropic_gate(energy, beta)
+        grad_beta, grad_energy = torch.autograd.grad(gate, [beta, energy],
+                                                     grad_gate)
+        gate, energy = gate.detach(), energy.detach()
+        slope = torch.where(spread > 0, grad_energy / spread.clamp(
+            min=torch.finfo(spread.dtype).tiny), 0.0)
+
+        grad_x, grad_px = torch.empty_like(x), torch.empty_like(x)
+        for some in blocks(*x.shape):
+            centred = torch.addcmul(x[some], root[some], mean, value=-1)
+            torch.mul(grad[some], gate, out=grad_px[some])
+            grad_px[some].addcmul_(centred, slope, value=-1)
+            centred.mul_(1 - 2 * energy).add_(x[some]).sub_(px[some])
+            torch.mul(centred, slope, out=grad_x[some])
+            if ctx.residual:
+                grad_x[some].addcmul_(grad[some], 1 - gate)
+        return grad_x, grad_px, None, grad_beta, None
+
+
+def symmetric_step(x: Tensor, px: Tensor, degree: Tensor,
+                   beta: float | Tensor,
+                   residual: bool) -> tuple[Tensor, Tensor]:
+    r"""One step of propagation gated by the relative energy, and the gate, in
+    few passes over memory, for one undirected graph without isolated nodes.
+
+    There, :math:`\mathbf{X} - \mathbf{P} \mathbf{X}` has no part along
+    :math:`\mathbf{v}`, so that both the energy of
+    :meth:`energy_from_product` and its gradient take a simpler form.
+    """
+    dtype = accumulation_dtype(px.dtype)
+    beta = torch.as_tensor(beta, dtype=dtype, device=x.device)
+    out, gate = _SymmetricStep.apply(
+        x.to(dtype), px.to(dtype), degree.sqrt().unsqueeze(-1).to(dtype),
+        beta, residual)
+    return out.to(px.dtype), gate
+
+
+def energy_from_product(x: Tensor, px: Tensor, degree: Tensor,
+                        mean_degree: Tensor, batch: OptTensor = None,
+                        size: int | None = None) -> Tensor:
+    r"""The relative energy from :math:`\mathbf{X}` and
+    :math:`\mathbf{P} \mathbf{X}`.
+    """
+    dtype = accumulation_dtype(x.dtype)
+    x, px = x.to(dtype), px.to(dtype)
+    scale = inverse_sqrt(degree).unsqueeze(-1)
+    degree, weight = degree.unsqueeze(-1), mean_degree.unsqueeze(-1)
+    u = scale * x
+    mean = mean_over_nodes(u, mean_degree, batch, size)
+    centred = u - mean
+    # A~ (U - mean), as A~ U = D~^1/2 P X and A~ 1 = D~ 1:
+    neighbors = degree * (scale * px - mean)
+    rough = (centred * (weight * centred - neighbors)).sum(-1)
+    spread = (weight * centred.square()).sum(-1)
+    whole = (weight * u.square()).sum(-1)
+    return _quotient(*(sum_graphs(v, batch, size)
+                       for v in (rough, spread, whole)))
+
+
+def _quotient(rough: Tensor, spread: Tensor, whole: Tensor) -> Tensor:
+    # What is left of constant features is rounding, whose energy says nothing:
+    noise = (8 * torch.finfo(whole.dtype).eps)**2
+    spread = spread + noise * whole
+    some = spread > 0
+    return torch.where(some, rough / torch.where(some, spread, 1.0),
+                       0.0).clamp(min=0)
+
+
+def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
+    r"""Whether a few edges prove that the gate on the Dirichlet energy of
+    :obj:`x` is exactly one.
+
+    No term of the energy is negative, so that a part of the sum is a lower
+    bound of it. On the CPU, looking is cheap.
+    """
+    row, col, weight = edges
+    num_edges = row.numel()
+    needed = saturation(beta, accumulation_dtype(x.dtype))
+    looked_at = max(2**16 // max(x.size(-1), 1), 1)
+    while looked_at < num_edges // 4:
+        some = slice(0, looked_at)
+        ends = torch.cat([row[some], col[some]])
+        rows = x.detach().index_select(x.dim() - 2, ends)
+        number = torch.arange(looked_at)
+        part = float(edge_energy(
+            check_features(rows, 'is_saturated'),
+            Edges(number, number + looked_at,
+                  None if weight is None else weight[some].detach())).min())
+        if part >= needed:
+            return True
+        if part * num_edges < needed * looked_at:
+            return False  # At this rate all edges together will not do.
+        looked_at = int(1.5 * looked_at * needed / part) + 1
+    return False

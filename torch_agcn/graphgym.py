@@ -1,0 +1,49 @@
+r"""Registers AGCN with PyG's GraphGym: after :obj:`import
+torch_agcn.graphgym`, a configuration can ask for :obj:`gnn.layer_type:
+agcnconv`.
+
+The arguments of :class:`~torch_agcn.nn.conv.AGCNConv` are those of the
+configuration's group :obj:`agcn`.
+"""
+from typing import Any
+
+import torch
+from torch_geometric.graphgym.config import CN
+from torch_geometric.graphgym.models.layer import LayerConfig
+from torch_geometric.graphgym.register import register_config, register_layer
+
+from torch_agcn.nn.conv import AGCNConv
+
+
+@register_config('agcn')  # type: ignore[untyped-decorator]
+def set_agcn_config(cfg: Any) -> None:
+    r"""The defaults: the paper's layer."""
+    cfg.agcn = CN()
+    cfg.agcn.beta = 1.0
+    cfg.agcn.energy = 'total'
+    cfg.agcn.residual = False
+    cfg.agcn.num_hops = 1
+    cfg.agcn.alpha = 0.0
+    cfg.agcn.learn_beta = False
+
+
+@register_layer('agcnconv')
+class AGCNConvLayer(torch.nn.Module):
+    r"""The :class:`~torch_agcn.nn.conv.AGCNConv` layer on GraphGym's batches.
+
+    Args:
+        layer_config (LayerConfig): GraphGym's description of the layer.
+    """
+
+    def __init__(self, layer_config: LayerConfig, **kwargs: Any) -> None:
+        super().__init__()
+        from torch_geometric.graphgym.config import cfg
+        options = dict(cfg.agcn) if 'agcn' in cfg else {}
+        self.model = AGCNConv(layer_config.dim_in, layer_config.dim_out,
+                              bias=layer_config.has_bias, **options)
+
+    def forward(self, batch: Any) -> Any:
+        r"""Replaces the features of a batch."""
+        batch.x = self.model(batch.x, batch.edge_index,
+                             batch=getattr(batch, 'batch', None))
+        return batch

@@ -1,0 +1,3 @@
+from torch_agcn.nn.conv.agcn_conv import AGCNConv
+
+__all__ = ['AGCNConv']

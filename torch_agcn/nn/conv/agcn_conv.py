@@ -1,0 +1,610 @@
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch_geometric import EdgeIndex, is_compiling
+from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.nn.inits import zeros
+from torch_geometric.typing import Adj, OptTensor, SparseTensor
+from torch_geometric.utils import is_sparse
+
+from torch_agcn._sparse import (
+    Edges,
+    accumulation_dtype,
+    csr_tensor,
+    degrees,
+    gcn_weight,
+    spmm,
+    to_csr,
+    to_edges,
+    transpose,
+    with_self_loops,
+)
+from torch_agcn.functional import (
+    MANY_NUMBERS,
+    anisotropic_gate,
+    check_batch,
+    check_features,
+    edge_energy,
+    energy_from_product,
+    is_saturated,
+    matmul,
+    matrix_energy,
+    symmetric_step,
+)
+
+
+class Graph(NamedTuple):
+    r"""What the layer needs of a graph: the edges of
+    :math:`\mathbf{\tilde{A}}`, its degrees (received, and the mean of received
+    and sent), and the operator :math:`\mathbf{P}` to propagate with, as a list
+    of edges with weights or as a CSR matrix with its transpose.
+    """
+
+    edges: Edges
+    degree: Tensor
+    mean_degree: Tensor
+    adj: Tensor
+    weight: OptTensor = None
+    adj_back: OptTensor = None
+    # The CSR matrix of A~ and its transpose:
+    energy_adj: OptTensor = None
+    energy_back: OptTensor = None
+    # Undirected and without isolated nodes, as far as is known:
+    is_symmetric: bool = False
+
+
+class Cache(NamedTuple):
+    r"""A graph, and all that it was made of."""
+
+    settings: tuple[Any, ...]
+    inputs: list[OptTensor]
+    copies: list[OptTensor]
+    versions: list[int | None]
+    graph: Graph
+
+
+class AGCNConv(MessagePassing):
+    r"""The anisotropic graph convolutional operator from the `"Anisotropic
+    Graph Convolutional Network for Semi-supervised Learning"
+    <https://arxiv.org/abs/2010.10284>`_ paper
+
+    .. math::
+        \mathbf{X}^{\prime} = g(s) \, \mathbf{P} \mathbf{X} \mathbf{\Theta},
+        \quad \mathbf{P} = \mathbf{\tilde{D}}^{-1/2} \mathbf{\tilde{A}}
+        \mathbf{\tilde{D}}^{-1/2},
+        \quad g(s) = 1 - \exp(-\beta s^2),
+
+    where :math:`\mathbf{\tilde{A}} = \mathbf{A} + \mathbf{I}` denotes the
+    adjacency matrix with inserted self-loops, :math:`\mathbf{\tilde{D}}` its
+    diagonal degree matrix, and the energy
+
+    .. math::
+        s = \textrm{tr}(\mathbf{X}^{\top} (\mathbf{\tilde{D}} -
+        \mathbf{\tilde{A}}) \mathbf{X}) = \frac{1}{2} \sum_{i,j} \tilde{A}_{ij}
+        {\| \mathbf{x}_i - \mathbf{x}_j \|}^2
+
+    measures how rough the features :math:`\mathbf{X}` are (the paper's
+    :math:`\mathbf{H}^{(\ell)}`, and :math:`\mathbf{\Theta}` its
+    :math:`\mathbf{W}^{(\ell)}`).
+    The gate is one number for each graph.
+
+    It is used wherever :class:`~torch_geometric.nn.conv.GCNConv` is, and
+    shares its arguments and the keys of its :obj:`state_dict`.
+
+    .. note::
+        The energy is a sum over all edges: on the usual data sets it is so
+        large that the gate is exactly one, and the layer then computes just
+        what :class:`~torch_geometric.nn.conv.GCNConv` does.
+        Deep inside a network it falls to zero and takes the signal with it.
+        For depth, use :obj:`energy="relative", residual=True`: the energy
+        relative to the size of the features (see
+        :meth:`~torch_agcn.functional.relative_energy`), and the convex step
+
+        .. math::
+            \mathbf{X}^{\prime} = \left( \mathbf{X} + g(s) (\mathbf{P}
+            \mathbf{X} - \mathbf{X}) \right) \mathbf{\Theta},
+
+        which keeps the features where the gate closes instead of erasing
+        them.
+
+    Args:
+        in_channels (int): Size of each input sample, or :obj:`-1` to derive
+            the size from the first input(s) to the forward method.
+        out_channels (int): Size of each output sample.
+        beta (float, optional): The sharpness :math:`\beta \geq 0` of the
+            gate. (default: :obj:`1.0`)
+        energy (str, optional): The energy the gate looks at: :obj:`"total"`
+            for the paper's, or :obj:`"relative"`. (default: :obj:`"total"`)
+        residual (bool, optional): If set to :obj:`True`, the gate leads from
+            :math:`\mathbf{X}` to :math:`\mathbf{P} \mathbf{X}` instead of
+            from zero. (default: :obj:`False`)
+        num_hops (int, optional): The number of propagation steps before the
+            weight matrix. The gate is taken anew at each.
+            (default: :obj:`1`)
+        alpha (float, optional): The share :math:`\alpha \in [0, 1)` of the
+            layer's input that is mixed into the result of each step.
+            (default: :obj:`0.0`)
+        learn_beta (bool, optional): If set to :obj:`True`, :math:`\beta` is
+            learnt, starting from :obj:`beta`, and kept positive.
+            (default: :obj:`False`)
+        improved (bool, optional): If set to :obj:`True`, the layer computes
+            :math:`\mathbf{\tilde{A}}` as :math:`\mathbf{A} + 2\mathbf{I}`.
+            (default: :obj:`False`)
+        cached (bool, optional): If set to :obj:`True`, the layer keeps
+            :math:`\mathbf{P}` as a sparse matrix, which makes it several
+            times faster on a graph that stays the same.
+            Another graph is noticed, and takes the place of the one before.
+            (default: :obj:`False`)
+        add_self_loops (bool, optional): If set to :obj:`False`, will not add
+            self-loops to the input graph. By default, self-loops will be added
+            in case :obj:`normalize` is set to :obj:`True`, and not added
+            otherwise. (default: :obj:`None`)
+        normalize (bool, optional): Whether to add self-loops and compute
+            symmetric normalization coefficients on-the-fly.
+            Without, the given edge weights are used for propagation as well
+            as for the energy. (default: :obj:`True`)
+        bias (bool, optional): If set to :obj:`False`, the layer will not learn
+            an additive bias. (default: :obj:`True`)
+        **kwargs (optional): Additional arguments of
+            :class:`torch_geometric.nn.conv.MessagePassing`.
+
+    Shapes:
+        - **input:**
+          node features :math:`(|\mathcal{V}|, F_{in})`, dense or sparse,
+          edge indices :math:`(2, |\mathcal{E}|)`
+          or sparse matrix :math:`(|\mathcal{V}|, |\mathcal{V}|)`,
+          edge weights :math:`(|\mathcal{E}|)` *(optional)*,
+          batch vector :math:`(|\mathcal{V}|)` *(optional)*
+        - **output:** node features :math:`(|\mathcal{V}|, F_{out})`
+
+    Example:
+        >>> x = torch.eye(3)
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> conv = AGCNConv(3, 16, beta=0.1)
+        >>> conv(x, edge_index).shape
+        torch.Size([3, 16])
+        >>> conv.gate(x, edge_index)
+        tensor(0.7981)
+    """
+
+    _cache: Cache | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        beta: float = 1.0,
+        energy: str = 'total',
+        residual: bool = False,
+        num_hops: int = 1,
+        alpha: float = 0.0,
+        learn_beta: bool = False,
+        improved: bool = False,
+        cached: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault('aggr', 'add')
+        super().__init__(**kwargs)
+
+        if add_self_loops is None:
+            add_self_loops = normalize
+
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.energy = energy
+        self.residual = residual
+        self.num_hops = num_hops
+        self.alpha = alpha
+        self.learn_beta = learn_beta
+        self.improved = improved
+        self.cached = cached
+        self.add_self_loops = add_self_loops
+        self.normalize = normalize
+        self._beta = float(beta)
+        self._cache = None
+        self._check_arguments()
+
+        self.lin = Linear(in_channels, out_channels, bias=False,
+                          weight_initializer='glorot')
+        if bias:
+            self.bias = Parameter(torch.empty(out_channels))
+        else:
+            self.register_parameter('bias', None)
+        if learn_beta:
+            self.raw_beta = Parameter(torch.empty(()))
+        else:
+            self.register_parameter('raw_beta', None)
+
+        self.reset_parameters()
+
+    def _check_arguments(self) -> None:
+        def refuse(what: str, remedy: str) -> None:
+            raise ValueError(f"'{self.__class__.__name__}' got {what}; "
+                             f'{remedy}')
+
+        if not 0 <= self._beta < math.inf:
+            refuse(f'beta={self._beta}', 'pass a finite number >= 0')
+        if self.learn_beta and self._beta == 0:
+            refuse('beta=0 and learn_beta=True',
+                   'start from a positive beta: the learnt one never is zero')
+        if self.energy not in ('total', 'relative'):
+            refuse(f"energy='{self.energy}'",
+                   "pass 'total' (the paper's) or 'relative'")
+        if not isinstance(self.num_hops, int) or self.num_hops < 1:
+            refuse(f'num_hops={self.num_hops}', 'pass a whole number >= 1')
+        if not 0 <= self.alpha < 1:
+            refuse(f'alpha={self.alpha}', 'pass a number in [0, 1)')
+        if self.add_self_loops and not self.normalize:
+            refuse('add_self_loops=True and normalize=False',
+                   'add self-loops to the graph before it is normalized, e.g. '
+                   "with 'torch_geometric.transforms.GCNNorm'")
+        if self.aggr not in ('add', 'sum'):
+            refuse(f"aggr='{self.aggr}'", "leave it at 'add': the energy "
+                   'belongs to the sum over neighbors')
+        if self.node_dim not in (-2, 0):
+            refuse(f'node_dim={self.node_dim}',
+                   'pass features of shape [*, num_nodes, num_features]')
+
+    def reset_parameters(self) -> None:
+        r"""Resets all learnable parameters of the module."""
+        super().reset_parameters()
+        self.lin.reset_parameters()
+        zeros(self.bias)
+        if self.raw_beta is not None:
+            # The inverse of softplus, in a form that does not overflow:
+            raw_beta = self._beta + math.log(-math.expm1(-self._beta))
+            torch.nn.init.constant_(self.raw_beta, raw_beta)
+        self._cache = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles do without the cache: it is made anew.
+        return {**self.__dict__, '_cache': None}
+
+    @property
+    def beta(self) -> float | Tensor:
+        r"""The sharpness of the gate; a tensor if it is learnt."""
+        if self.raw_beta is None:
+            return self._beta
+        return torch.nn.functional.softplus(self.raw_beta)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Adj,
+        edge_weight: OptTensor = None,
+        batch: OptTensor = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        r"""Runs the forward pass of the module.
+
+        Args:
+            x (torch.Tensor): The node features, dense or sparse.
+            edge_index (torch.Tensor or SparseTensor): The edge indices or the
+                transposed adjacency matrix.
+            edge_weight (torch.Tensor, optional): The edge weights, which must
+                not be negative. (default: :obj:`None`)
+            batch (torch.Tensor, optional): The batch vector
+                :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
+                each node to a graph. Each graph has a gate of its own.
+                (default: :obj:`None`)
+            batch_size (int, optional): The number of graphs :math:`B`.
+                Automatically calculated if not given. (default: :obj:`None`)
+        """
+        self._check_features(x)
+        graph = self._graph(x, edge_index, edge_weight)
+        size = check_batch(batch, batch_size, x, self.__class__.__name__)
+
+        if self._weighs_first:
+            gate = self._total_gate(x, graph, batch, size)
+            x = self.lin(x)
+            out = self._step(x, self._propagate(x, graph), gate, batch)
+            out = self._restart(out, x)
+        else:
+            out, _ = self._diffuse(x, graph, batch, size)
+            out = self.lin(out)
+
+        if self.bias is not None:
+            out = out + self.bias
+
+        return out
+
+    @torch.no_grad()
+    def gate(
+        self,
+        x: Tensor,
+        edge_index: Adj,
+        edge_weight: OptTensor = None,
+        batch: OptTensor = None,
+    ) -> Tensor:
+        r"""The gate :math:`g(s)` that :meth:`forward` would apply.
+
+        Returns:
+            One number, or one per graph if :obj:`batch` is given; stacked
+            along a first dimension for the steps if there are many
+            (:obj:`num_hops > 1`).
+        """
+        self._check_features(x)
+        graph = self._graph(x, edge_index, edge_weight)
+        size = check_batch(batch, None, x, self.__class__.__name__)
+        if self._weighs_first:
+            gates = [self._total_gate(x, graph, batch, size)]
+        else:
+            _, gates = self._diffuse(x, graph, batch, size)
+        one = torch.ones(x.shape[:-2], device=x.device,
+                         dtype=accumulation_dtype(x.dtype))
+        out = torch.stack([one if gate is None else gate for gate in gates])
+        return out if self.num_hops > 1 else out[0]
+
+    # The paper's steps #######################################################
+
+    @property
+    def _weighs_first(self) -> bool:
+        # One step of propagation commutes with the weight matrix, and is
+        # cheaper on its (usually fewer) outputs. The relative energy, and the
+        # gates of further steps, need the propagated inputs themselves.
+        return self.energy == 'total' and self.num_hops == 1
+
+    def _diffuse(self, x: Tensor, graph: Graph, batch: OptTensor,
+                 size: int | None) -> tuple[Tensor, list[OptTensor]]:
+        h = x = x.to_dense() if x.layout != torch.strided else x
+        gates = []
+        for _ in range(self.num_hops):
+            ph = self._propagate(h, graph)
+            if self.energy == 'total':
+                gate = self._total_gate(h, graph, batch, size)
+                h = self._step(h, ph, gate, batch)
+            elif graph.is_symmetric and batch is None and h.dim() == 2:
+                h, gate = symmetric_step(h, ph, graph.degree, self.beta,
+                                         self.residual)
+            else:
+                gate = self._relative_gate(h, ph, graph, batch, size)
+                h = self._step(h, ph, gate, batch)
+            h = self._restart(h, x)
+            gates.append(gate)
+        return h, gates
+
+    def _step(self, h: Tensor, ph: Tensor, gate: OptTensor,
+              batch: OptTensor) -> Tensor:
+        if gate is None:
+            return ph
+        if batch is None:
+            gate = gate[..., None, None]
+        else:
+            gate = gate.index_select(-1, batch).unsqueeze(-1)
+        gate = gate.to(ph.dtype)
+        if self.residual:
+            return torch.lerp(h.to(ph.dtype), ph, gate)
+        return gate * ph
+
+    def _restart(self, h: Tensor, x: Tensor) -> Tensor:
+        return torch.lerp(h, x.to(h.dtype), self.alpha) if self.alpha else h
+
+    def _total_gate(self, x: Tensor, graph: Graph, batch: OptTensor,
+                    size: int | None) -> OptTensor:
+        # No gate stands for a gate of exactly one.
+        beta = self.beta
+        edges = self._explained(graph.edges)
+        if batch is None and x.is_cpu and not is_compiling():
+            sharpness = beta.item() if isinstance(beta, Tensor) else beta
+            if is_saturated(x, edges, sharpness):
+                return None
+        x = check_features(x, self.__class__.__name__)
+        if graph.energy_adj is None:
+            energy = edge_energy(x, edges, batch, size)
+        else:
+            energy = matrix_energy(x, graph.energy_adj, graph.energy_back,
+                                   graph.mean_degree, batch, size)
+        return anisotropic_gate(energy, beta)
+
+    def _relative_gate(self, h: Tensor, ph: Tensor, graph: Graph,
+                       batch: OptTensor, size: int | None) -> Tensor:
+        degree, mean_degree = graph.degree, graph.mean_degree
+        if self.explain or not self.normalize:
+            # What was propagated is not P h of the graph to measure on.
+            edges = self._explained(graph.edges)
+            degree, mean_degree = degrees(edges, h.size(-2), degree.dtype)
+            h = check_features(h, self.__class__.__name__)
+            ph = matmul(edges, gcn_weight(edges, degree), h)
+        energy = energy_from_product(h, ph, degree, mean_degree, batch, size)
+        return anisotropic_gate(energy, self.beta)
+
+    def _propagate(self, x: Tensor, graph: Graph) -> Tensor:
+        # propagate_type: (x: Tensor, edge_weight: OptTensor, adj_back: OptTensor)  # noqa: E501
+        return self.propagate(graph.adj, x=x, edge_weight=graph.weight,
+                              adj_back=graph.adj_back)
+
+    def message(self, x_j: Tensor, edge_weight: OptTensor) -> Tensor:
+        r"""The weighted features of the neighbors."""
+        return x_j if edge_weight is None else edge_weight.view(-1, 1) * x_j
+
+    def message_and_aggregate(self, adj_t: Adj, x: Tensor,
+                              adj_back: OptTensor) -> Tensor:
+        r"""The product with the CSR matrix :obj:`adj_t`, whose transpose
+        :obj:`adj_back` is the way back.
+        """
+        return spmm(adj_t, x, adj_back)
+
+    # The graph ###############################################################
+
+    def _check_features(self, x: Any) -> None:
+        name = self.__class__.__name__
+        if isinstance(x, (tuple, list)):
+            raise ValueError(f"'{name}' got a tuple of node features, but has "
+                             f'no energy for bipartite graphs; pass one '
+                             f"tensor 'x', or use 'SAGEConv' or 'GraphConv' "
+                             f'instead')
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"'{name}' got 'x' of type '{kind}'; pass a "
+                             f"floating-point tensor, e.g. 'x.float()'")
+        if x.dim() < 2 or (self.node_dim == 0 and x.dim() != 2):
+            raise ValueError(f"'{name}' got 'x' of shape {list(x.shape)}; "
+                             f'pass [num_nodes, {self.in_channels}], or '
+                             f'[*, num_nodes, {self.in_channels}] for many '
+                             f'features on the same graph')
+
+    def _graph(self, x: Tensor, edge_index: Adj,
+               edge_weight: OptTensor) -> Graph:
+        inputs = [*_tensors(edge_index), edge_weight]
+        if (not self.cached or is_compiling() or self.explain
+                or any(v is not None and v.requires_grad for v in inputs)):
+            return self._make_graph(x, edge_index, edge_weight)
+
+        settings = (x.size(-2), x.dtype, x.device, type(edge_index), self.flow,
+                    self.improved, self.add_self_loops, self.normalize,
+                    self.energy, self._is_fused(x, edge_index, edge_weight))
+        if self._cache is None or not _is_same(self._cache, settings, inputs):
+            with torch.inference_mode(False), torch.no_grad():
+                # Ours to keep, whatever happens to the caller's:
+                copies = [v if v is None else v.clone() for v in inputs]
+                self._cache = Cache(
+                    settings, inputs, copies, [_version(v) for v in inputs],
+                    self._make_graph(x, edge_index, edge_weight))
+        return self._cache.graph
+
+    def _make_graph(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
+                    degree: OptTensor = None) -> Graph:
+        # A degree is given where the graph is a part of another one.
+        edges, own_degree, mean_degree = self._make_edges(
+            x, edge_index, edge_weight)
+        degree = own_degree if degree is None else degree
+        weight = gcn_weight(edges, degree) if self.normalize else edges.weight
+        assert weight is not None
+        weight = weight.to(x.dtype)
+        if self._is_fused(x, edge_index, edges.weight):
+            return self._make_matrix(edges, weight, degree, mean_degree)
+        index = torch.stack([edges.col, edges.row])
+        index = index if self.flow == 'source_to_target' else index.flip(0)
+        return Graph(edges, degree, mean_degree, index, weight)
+
+    def _make_edges(self, x: Tensor, edge_index: Adj,
+                    edge_weight: OptTensor) -> tuple[Edges, Tensor, Tensor]:
+        num_nodes = x.size(-2)
+        dtype = accumulation_dtype(x.dtype)
+        edges = to_edges(edge_index, edge_weight, num_nodes, self.flow,
+                         self.__class__.__name__)
+        num_edges = edges.row.numel()
+        if self.add_self_loops:
+            edges = with_self_loops(edges, num_nodes,
+                                    2.0 if self.improved else 1.0, dtype)
+            if self.explain:
+                # Explainers count on loops at the end and nowhere else:
+                keep = edges.row != edges.col
+                keep[num_edges:] = True
+                edges = Edges(*(v[keep] for v in edges if v is not None))
+        if edges.weight is None:
+            edges = edges._replace(
+                weight=torch.ones_like(edges.row, dtype=dtype))
+        return (edges, *degrees(edges, num_nodes, dtype))
+
+    def _make_matrix(self, edges: Edges, weight: Tensor, degree: Tensor,
+                     mean_degree: Tensor) -> Graph:
+        num_nodes = degree.numel()
+        row, col, _ = edges
+        # Columns in order as well, so that a matrix and its transpose can be
+        # compared, and for the sake of the processor's caches:
+        col, perm = torch.sort(col, stable=True)
+        rowptr, col, (row, value, a) = to_csr(
+            row[perm], col, num_nodes, row[perm], weight[perm],
+            edges.weight[perm])
+        adj = csr_tensor(rowptr, col, value)
+        energy_adj = csr_tensor(rowptr, col, a)
+        adj_back = energy_back = None
+        if self.cached or torch.is_grad_enabled():
+            energy_back = transpose(energy_adj)
+            if _equal(energy_adj, energy_back):
+                adj_back, energy_back = adj, energy_adj
+            else:
+                adj_back = transpose(adj)
+        return Graph(Edges(row, col, a), degree, mean_degree, adj, None,
+                     adj_back, energy_adj, energy_back,
+                     self.normalize and adj_back is adj
+                     and bool((degree > 0).all()))
+
+    def _is_fused(self, x: Tensor, edge_index: Adj, weight: OptTensor) -> bool:
+        if (not self.fuse or self.explain or is_compiling()
+                or self.flow == 'target_to_source'
+                or (weight is not None and weight.requires_grad)):
+            return False
+        if any((self._message_forward_pre_hooks, self._message_forward_hooks,
+                self._aggregate_forward_pre_hooks,
+                self._aggregate_forward_hooks)):
+            return False  # They want to see messages.
+        if self.cached or is_sparse(edge_index):
+            return True
+        width = self.out_channels if self._weighs_first else x.size(-1)
+        return x.is_cpu and edge_index.size(1) * width >= MANY_NUMBERS
+
+    def _explained(self, edges: Edges) -> Edges:
+        # An explainer's mask weighs the edges of the energy as it does those
+        # of the messages.
+        if not self.explain or self._edge_mask is None:
+            return edges
+        row, col, weight = edges
+        assert weight is not None
+        mask = self._edge_mask
+        mask = mask.sigmoid() if self._apply_sigmoid else mask
+        if mask.numel() != weight.numel():
+            mask = mask[self._loop_mask]
+            loops = weight.numel() - mask.numel()
+            mask = torch.cat([mask, mask.new_ones(loops)])
+        return Edges(row, col, mask * weight)
+
+
+def _tensors(edge_index: Any) -> list[OptTensor]:
+    r"""The tensors a graph consists of."""
+    if isinstance(edge_index, SparseTensor):
+        return list(edge_index.csr())
+    if isinstance(edge_index, EdgeIndex):
+        return [edge_index.as_tensor()]
+    if not isinstance(edge_index, Tensor):
+        return []
+    if edge_index.layout == torch.sparse_csr:
+        return [edge_index.crow_indices(), edge_index.col_indices(),
+                edge_index.values()]
+    if edge_index.layout == torch.sparse_coo:
+        return [edge_index._indices(), edge_index._values()]
+    return [edge_index]
+
+
+def _version(value: OptTensor) -> int | None:
+    if value is None or value.is_inference():
+        return None
+    return value._version
+
+
+def _is_same(cache: Cache, settings: tuple[Any, ...],
+             inputs: list[OptTensor]) -> bool:
+    r"""Whether a graph is the one in the cache."""
+    if cache.settings != settings or len(cache.inputs) != len(inputs):
+        return False
+    for new, old, copy, version in zip(inputs, cache.inputs, cache.copies,
+                                       cache.versions):
+        if new is None or copy is None:
+            if new is not copy:
+                return False
+            continue
+        if new.device != copy.device or new.dtype != copy.dtype:
+            return False
+        # On the CPU, to compare all values is cheap and sees changes that
+        # autograd does not (through `.data` or NumPy). A device would have to
+        # be waited for: there, the very same tensor is trusted to be the same
+        # while its version is.
+        unchanged = (new is old and version is not None
+                     and version == _version(new))
+        if (new.is_cpu or not unchanged) and not torch.equal(new, copy):
+            return False
+    return True
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return (torch.equal(a.crow_indices(), b.crow_indices())
+            and torch.equal(a.col_indices(), b.col_indices())
+            and torch.equal(a.values(), b.values()))

@@ -1,0 +1,3 @@
+from torch_agcn.nn.models.agcn import AGCN
+
+__all__ = ['AGCN']

@@ -1,0 +1,278 @@
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.typing import Adj, OptTensor
+from tqdm import tqdm
+
+from torch_agcn._sparse import gcn_weight
+from torch_agcn.functional import (
+    anisotropic_gate,
+    check_features,
+    edge_energy,
+    energy_from_product,
+    matmul,
+)
+from torch_agcn.nn.conv import AGCNConv
+
+
+class AGCN(BasicGNN):
+    r"""The Graph Neural Network from the `"Anisotropic Graph Convolutional
+    Network for Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_
+    paper, using the :class:`~torch_agcn.nn.conv.AGCNConv` operator for message
+    passing.
+
+    Args:
+        in_channels (int): Size of each input sample, or :obj:`-1` to derive
+            the size from the first input(s) to the forward method.
+        hidden_channels (int): Size of each hidden sample.
+        num_layers (int): Number of layers.
+        out_channels (int, optional): If not set to :obj:`None`, the size of
+            each output sample. (default: :obj:`None`)
+        dropout (float, optional): Dropout probability. (default: :obj:`0.`)
+        head (str, optional): The last layer: with :obj:`"conv"`, it gates and
+            propagates as all others do.
+            With :obj:`"linear"`, it is a linear map, so that a model of two
+            layers is the paper's equation (10) read literally: one
+            propagation, then ReLU and a linear map.
+            (default: :obj:`"conv"`)
+        act (str or Callable, optional): The non-linear activation function to
+            use. (default: :obj:`"relu"`)
+        act_first (bool, optional): If set to :obj:`True`, activation is
+            applied before normalization. (default: :obj:`False`)
+        act_kwargs (Dict[str, Any], optional): Arguments passed to the
+            respective activation function defined by :obj:`act`.
+            (default: :obj:`None`)
+        norm (str or Callable, optional): The normalization function to
+            use. (default: :obj:`None`)
+        norm_kwargs (Dict[str, Any], optional): Arguments passed to the
+            respective normalization function defined by :obj:`norm`.
+            (default: :obj:`None`)
+        jk (str, optional): The Jumping Knowledge mode. If specified, the model
+            will additionally apply a final linear transformation to transform
+            node embeddings to the expected output feature dimensionality.
+            (:obj:`None`, :obj:`"last"`, :obj:`"cat"`, :obj:`"max"`,
+            :obj:`"lstm"`). (default: :obj:`None`)
+        **kwargs (optional): Additional arguments of
+            :class:`~torch_agcn.nn.conv.AGCNConv`, *e.g.*, :obj:`beta`,
+            :obj:`energy`, :obj:`residual` or :obj:`cached`.
+
+    Example:
+        >>> model = AGCN(1433, 16, num_layers=2, out_channels=7, dropout=0.5)
+        >>> model
+        AGCN(1433, 7, num_layers=2)
+    """
+
+    supports_edge_weight: Final[bool] = True
+    supports_edge_attr: Final[bool] = False
+    supports_norm_batch: bool
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int | None = None,
+        dropout: float = 0.0,
+        head: str = 'conv',
+        **kwargs: Any,
+    ) -> None:
+        if head not in ('conv', 'linear'):
+            raise ValueError(f"'AGCN' got head='{head}'; pass 'conv' to "
+                             f"propagate in every layer or 'linear' to leave "
+                             f'the last one out')
+        if num_layers < (2 if head == 'linear' else 1):
+            raise ValueError(f"'AGCN' got num_layers={num_layers} with "
+                             f"head='{head}'; pass at least "
+                             f'{2 if head == "linear" else 1}')
+        if head == 'linear':
+            # A linear map behind the last of the other layers is what PyG's
+            # Jumping Knowledge of mode 'last' is:
+            num_layers -= 1
+            kwargs['jk'] = kwargs.get('jk') or 'last'
+        super().__init__(in_channels, hidden_channels, num_layers,
+                         out_channels, dropout, **kwargs)
+        self.head = head
+        if head == 'linear':
+            linear = self.get_submodule('lin')
+            self.lin = Linear(linear.in_features, linear.out_features,
+                              weight_initializer='glorot',
+                              bias_initializer='zeros')
+
+    def init_conv(self, in_channels: int | tuple[int, int], out_channels: int,
+                  **kwargs: Any) -> AGCNConv:
+        r"""Makes one layer."""
+        if isinstance(in_channels, (tuple, list)):
+            raise ValueError(f"'AGCN' got in_channels={in_channels}, but has "
+                             f'no energy for bipartite graphs; pass one '
+                             f'number')
+        return AGCNConv(in_channels, out_channels, **kwargs)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Adj,
+        edge_weight: OptTensor = None,
+        edge_attr: OptTensor = None,
+        batch: OptTensor = None,
+        batch_size: int | None = None,
+        num_sampled_nodes_per_hop: list[int] | None = None,
+        num_sampled_edges_per_hop: list[int] | None = None,
+    ) -> Tensor:
+        r"""Forward pass.
+
+        Args:
+            x (torch.Tensor): The input node features.
+            edge_index (torch.Tensor or SparseTensor): The edge indices.
+            edge_weight (torch.Tensor, optional): The edge weights, which must
+                not be negative. (default: :obj:`None`)
+            edge_attr (torch.Tensor, optional): Not used; there for the sake of
+                PyG's interface. (default: :obj:`None`)
+            batch (torch.Tensor, optional): The batch vector
+                :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
+                each node to a graph. Each graph has gates of its own.
+                (default: :obj:`None`)
+            batch_size (int, optional): The number of graphs :math:`B`.
+                Automatically calculated if not given. (default: :obj:`None`)
+            num_sampled_nodes_per_hop (List[int], optional): The number of
+                sampled nodes per hop, to leave out what the remaining layers
+                do not need. (default: :obj:`None`)
+            num_sampled_edges_per_hop (List[int], optional): The number of
+                sampled edges per hop. (default: :obj:`None`)
+        """
+        xs: list[Tensor] = []
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms)):
+            if num_sampled_nodes_per_hop is not None:
+                x, edge_index, edge_weight = self._trim(
+                    i, num_sampled_nodes_per_hop, num_sampled_edges_per_hop,
+                    x, edge_index, edge_weight)
+                if isinstance(batch, Tensor):
+                    batch = batch[:x.size(0)]
+            x = conv(x, edge_index, edge_weight=edge_weight, batch=batch,
+                     batch_size=batch_size)
+            if i < self.num_layers - 1 or self.jk_mode is not None:
+                if self.act is not None and self.act_first:
+                    x = self.act(x)
+                if self.supports_norm_batch:
+                    x = norm(x, batch, batch_size)
+                else:
+                    x = norm(x)
+                if self.act is not None and not self.act_first:
+                    x = self.act(x)
+                x = self.dropout(x)
+                xs.append(x)
+
+        if hasattr(self, 'jk'):
+            x = self.jk(xs)
+        return self.lin(x) if hasattr(self, 'lin') else x
+
+    @torch.no_grad()
+    def inference(
+        self,
+        loader: NeighborLoader,
+        device: str | torch.device | None = None,
+        embedding_device: str | torch.device = 'cpu',
+        progress_bar: bool = False,
+        cache: bool = False,
+    ) -> Tensor:
+        r"""Performs layer-wise inference on large graphs using a
+        :class:`~torch_geometric.loader.NeighborLoader` that samples the full
+        neighborhood for only one layer.
+        The outcome is that of the model on the whole graph: degrees and gates
+        are those of the whole graph.
+
+        Args:
+            loader (torch_geometric.loader.NeighborLoader): A neighbor loader
+                object that generates full 1-hop subgraphs of all nodes in
+                their order, *i.e.*, :obj:`loader.num_neighbors = [-1]`.
+            device (torch.device, optional): The device to propagate on.
+                (default: :obj:`None`)
+            embedding_device (torch.device, optional): The device to store
+                intermediate embeddings on. (default: :obj:`"cpu"`)
+            progress_bar (bool, optional): If set to :obj:`True`, will print a
+                progress bar during computation. (default: :obj:`False`)
+            cache (bool, optional): If set to :obj:`True`, keeps all subgraphs
+                in memory after the first layer. (default: :obj:`False`)
+        """
+        if self.training or self.jk_mode not in (None, 'last'):
+            raise ValueError(f"'AGCN.inference' works layer by layer in "
+                             f"evaluation mode with jk=None or jk='last' (got "
+                             f'training={self.training} and '
+                             f"jk='{self.jk_mode}'); call 'model.eval()' "
+                             f"first, or 'model(x, edge_index)' instead")
+        if (not isinstance(loader, NeighborLoader)
+                or list(loader.node_sampler.num_neighbors.values) != [-1]
+                or len(loader.dataset) != loader.data.num_nodes):
+            raise ValueError("'AGCN.inference' needs a 'NeighborLoader' over "
+                             "all nodes with 'num_neighbors=[-1]'")
+        batches = list(loader) if cache else loader
+        bar = tqdm(total=sum(c.num_hops for c in self.convs) * len(loader),
+                   disable=not progress_bar, desc='Inference')
+        x = loader.data.x.to(embedding_device)
+        for i, conv in enumerate(self.convs):
+            x = _infer(conv, x, loader.data, batches, device, bar)
+            if i == self.num_layers - 1 and self.jk_mode is None:
+                break
+            x = x.to(device)
+            if self.act is not None and self.act_first:
+                x = self.act(x)
+            x = self.norms[i](x)
+            if self.act is not None and not self.act_first:
+                x = self.act(x)
+            x = x.to(embedding_device)
+        bar.close()
+        if hasattr(self, 'lin'):
+            x = self.lin(x.to(device)).to(embedding_device)
+        return x
+
+    def __repr__(self) -> str:
+        num_layers = self.num_layers + (self.head == 'linear')
+        return (f'{self.__class__.__name__}({self.in_channels}, '
+                f'{self.out_channels}, num_layers={num_layers})')
+
+
+def _adjacency(data: Any) -> Adj:
+    return data.adj_t if hasattr(data, 'adj_t') else data.edge_index
+
+
+def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
+           device: str | torch.device | None, bar: tqdm) -> Tensor:
+    r"""One layer on all nodes, from batches of their neighborhoods.
+
+    The subgraph around some nodes has all that they receive, but neither the
+    degrees of their neighbors nor the energy of the graph: the former are
+    looked up, and the latter is put together before the step is taken.
+    """
+    name = 'AGCN.inference'
+    h = x = check_features(x, name)
+    _, degree, mean_degree = conv._make_edges(x, _adjacency(data), None)
+    degree, mean_degree = degree.to(x.device), mean_degree.to(x.device)
+    for _ in range(conv.num_hops):
+        ph = torch.empty_like(h)
+        measured = ph if conv.normalize else torch.empty_like(h)
+        energy = h.new_zeros(())
+        for batch in batches:
+            n_id = batch.n_id.to(h.device)
+            seeds = n_id[:batch.batch_size]
+            local = h[n_id].to(device)
+            graph = conv._make_graph(local, _adjacency(batch).to(device),
+                                     None, degree[n_id].to(device))
+            ph[seeds] = conv._propagate(local, graph)[:len(seeds)].to(ph)
+            if conv.energy == 'total':
+                energy += edge_energy(local, graph.edges).to(energy)
+            elif not conv.normalize:
+                measured[seeds] = matmul(
+                    graph.edges, gcn_weight(graph.edges, graph.degree),
+                    local)[:len(seeds)].to(ph)
+            bar.update()
+        if conv.energy == 'relative':
+            energy = energy_from_product(h, measured, degree, mean_degree)
+        beta = conv.beta
+        beta = beta.to(h.device) if isinstance(beta, Tensor) else beta
+        h = conv._step(h, ph, anisotropic_gate(energy, beta), None)
+        h = conv._restart(h, x)
+    out = conv.lin(h.to(device))
+    return (out if conv.bias is None else out + conv.bias).to(x.device)
