@@ -1,0 +1,3 @@
+from .planetoid import Planetoid
+
+__all__ = ['Planetoid']

