@@ -162,15 +162,19 @@ def with_self_loops(edges: Edges, num_nodes: int, fill_value: float,
                  torch.cat([weight, loop_weight]))
 
 
-def degrees(edges: Edges, num_nodes: int,
-            dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    r"""What each node receives, and the mean of that and what it sends."""
-    row, col, weight = edges
+def degrees(edges: Edges, num_nodes: int, dtype: torch.dtype) -> Tensor:
+    r"""What each node receives."""
+    weight = edges.weight
     if weight is None:
-        weight = torch.ones_like(row, dtype=dtype)
-    received = scatter(weight, row, dim_size=num_nodes, reduce='sum')
-    sent = scatter(weight, col, dim_size=num_nodes, reduce='sum')
-    return received, (received + sent) / 2
+        weight = torch.ones_like(edges.row, dtype=dtype)
+    return scatter(weight, edges.row, dim_size=num_nodes, reduce='sum')
+
+
+def mean_degrees(edges: Edges, received: Tensor) -> Tensor:
+    r"""The mean of what each node receives and what it sends."""
+    sent = degrees(Edges(edges.col, edges.row, edges.weight),
+                   received.numel(), received.dtype)
+    return (received + sent) / 2
 
 
 def inverse_sqrt(degree: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch_agcn._sparse import (
     degrees,
     gcn_weight,
     inverse_sqrt,
+    mean_degrees,
     product,
     spmm,
     to_csr,
@@ -162,10 +163,8 @@ def relative_energy(
                      owner='relative_energy')
     if add_self_loops:
         edges = with_self_loops(edges, num_nodes, 1.0, x.dtype)
-    degree, mean_degree = degrees(edges, num_nodes, x.dtype)
     size = check_batch(batch, batch_size, x, 'relative_energy')
-    px = matmul(edges, gcn_weight(edges, degree), x)
-    return energy_from_product(x, px, degree, mean_degree, batch, size)
+    return normalized_energy(x, edges, batch, size)
 
 
 def mean_average_distance(
@@ -384,9 +383,9 @@ def edge_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
         energy = difference.square().sum(-1) / 2
         energy = energy if weight is None else weight * energy
         return sum_graphs(energy, None if batch is None else batch[row], size)
-    _, mean_degree = degrees(edges, x.size(-2), x.dtype)
     if weight is None:
         weight = torch.ones_like(row, dtype=x.dtype)
+    mean_degree = mean_degrees(edges, degrees(edges, x.size(-2), x.dtype))
     rowptr, col, (value, ) = to_csr(row, col, x.size(-2), weight)
     assert value is not None
     adj = csr_tensor(rowptr, col, value)
@@ -539,6 +538,15 @@ def energy_from_product(x: Tensor, px: Tensor, degree: Tensor,
                        for v in (rough, spread, whole)))
 
 
+def normalized_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
+                      size: int | None = None) -> Tensor:
+    r"""The relative energy from a list of edges."""
+    degree = degrees(edges, x.size(-2), x.dtype)
+    px = matmul(edges, gcn_weight(edges, degree), x)
+    return energy_from_product(x, px, degree, mean_degrees(edges, degree),
+                               batch, size)
+
+
 def _quotient(rough: Tensor, spread: Tensor, whole: Tensor) -> Tensor:
     # What is left of constant features is rounding, whose energy says nothing:
     noise = (8 * torch.finfo(whole.dtype).eps)**2
@@ -558,19 +566,21 @@ def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
     row, col, weight = edges
     num_edges = row.numel()
     needed = saturation(beta, accumulation_dtype(x.dtype))
+    x = x.detach()
+    x = x.to_sparse_coo() if x.layout == torch.sparse_csr else x
     looked_at = max(2**16 // max(x.size(-1), 1), 1)
     while looked_at < num_edges // 4:
-        some = slice(0, looked_at)
-        ends = torch.cat([row[some], col[some]])
-        rows = x.detach().index_select(x.dim() - 2, ends)
-        number = torch.arange(looked_at)
-        part = float(edge_energy(
-            check_features(rows, 'is_saturated'),
-            Edges(number, number + looked_at,
-                  None if weight is None else weight[some].detach())).min())
+        some, dim = slice(0, looked_at), x.dim() - 2
+        difference = check_features(
+            x.index_select(dim, row[some]) - x.index_select(dim, col[some]),
+            'is_saturated')
+        energy = torch.linalg.vector_norm(difference, dim=-1).square() / 2
+        if weight is not None:
+            energy = weight[some].detach() * energy
+        part = float(energy.sum(-1).min())
         if part >= needed:
             return True
         if part * num_edges < needed * looked_at:
             return False  # At this rate all edges together will not do.
-        looked_at = int(1.5 * looked_at * needed / part) + 1
+        looked_at = int(1.25 * looked_at * needed / part) + 1
     return False

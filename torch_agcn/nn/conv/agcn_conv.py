@@ -17,6 +17,7 @@ from torch_agcn._sparse import (
     csr_tensor,
     degrees,
     gcn_weight,
+    mean_degrees,
     spmm,
     to_csr,
     to_edges,
@@ -31,8 +32,8 @@ from torch_agcn.functional import (
     edge_energy,
     energy_from_product,
     is_saturated,
-    matmul,
     matrix_energy,
+    normalized_energy,
     symmetric_step,
 )
 
@@ -46,7 +47,7 @@ class Graph(NamedTuple):
 
     edges: Edges
     degree: Tensor
-    mean_degree: Tensor
+    mean_degree: OptTensor
     adj: Tensor
     weight: OptTensor = None
     adj_back: OptTensor = None
@@ -399,20 +400,22 @@ class AGCNConv(MessagePassing):
         if graph.energy_adj is None:
             energy = edge_energy(x, edges, batch, size)
         else:
+            assert graph.mean_degree is not None
             energy = matrix_energy(x, graph.energy_adj, graph.energy_back,
                                    graph.mean_degree, batch, size)
         return anisotropic_gate(energy, beta)
 
     def _relative_gate(self, h: Tensor, ph: Tensor, graph: Graph,
                        batch: OptTensor, size: int | None) -> Tensor:
-        degree, mean_degree = graph.degree, graph.mean_degree
         if self.explain or not self.normalize:
             # What was propagated is not P h of the graph to measure on.
-            edges = self._explained(graph.edges)
-            degree, mean_degree = degrees(edges, h.size(-2), degree.dtype)
-            h = check_features(h, self.__class__.__name__)
-            ph = matmul(edges, gcn_weight(edges, degree), h)
-        energy = energy_from_product(h, ph, degree, mean_degree, batch, size)
+            energy = normalized_energy(
+                check_features(h, self.__class__.__name__),
+                self._explained(graph.edges), batch, size)
+        else:
+            assert graph.mean_degree is not None
+            energy = energy_from_product(h, ph, graph.degree,
+                                         graph.mean_degree, batch, size)
         return anisotropic_gate(energy, self.beta)
 
     def _propagate(self, x: Tensor, graph: Graph) -> Tensor:
@@ -472,20 +475,24 @@ class AGCNConv(MessagePassing):
     def _make_graph(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
                     degree: OptTensor = None) -> Graph:
         # A degree is given where the graph is a part of another one.
-        edges, own_degree, mean_degree = self._make_edges(
-            x, edge_index, edge_weight)
-        degree = own_degree if degree is None else degree
+        edges = self._make_edges(x, edge_index, edge_weight)
+        if degree is None:
+            degree = degrees(edges, x.size(-2), accumulation_dtype(x.dtype))
         weight = gcn_weight(edges, degree) if self.normalize else edges.weight
         assert weight is not None
         weight = weight.to(x.dtype)
-        if self._is_fused(x, edge_index, edges.weight):
+        is_fused = self._is_fused(x, edge_index, edges.weight)
+        mean_degree = None
+        if is_fused or self.energy == 'relative':
+            mean_degree = mean_degrees(edges, degree)
+        if is_fused:
             return self._make_matrix(edges, weight, degree, mean_degree)
         index = torch.stack([edges.col, edges.row])
         index = index if self.flow == 'source_to_target' else index.flip(0)
         return Graph(edges, degree, mean_degree, index, weight)
 
     def _make_edges(self, x: Tensor, edge_index: Adj,
-                    edge_weight: OptTensor) -> tuple[Edges, Tensor, Tensor]:
+                    edge_weight: OptTensor) -> Edges:
         num_nodes = x.size(-2)
         dtype = accumulation_dtype(x.dtype)
         edges = to_edges(edge_index, edge_weight, num_nodes, self.flow,
@@ -502,10 +509,10 @@ class AGCNConv(MessagePassing):
         if edges.weight is None:
             edges = edges._replace(
                 weight=torch.ones_like(edges.row, dtype=dtype))
-        return (edges, *degrees(edges, num_nodes, dtype))
+        return edges
 
     def _make_matrix(self, edges: Edges, weight: Tensor, degree: Tensor,
-                     mean_degree: Tensor) -> Graph:
+                     mean_degree: OptTensor) -> Graph:
         num_nodes = degree.numel()
         row, col, _ = edges
         # Columns in order as well, so that a matrix and its transpose can be

@@ -8,7 +8,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.typing import Adj, OptTensor
 from tqdm import tqdm
 
-from torch_agcn._sparse import gcn_weight
+from torch_agcn._sparse import degrees, gcn_weight, mean_degrees
 from torch_agcn.functional import (
     anisotropic_gate,
     check_features,
@@ -248,8 +248,9 @@ def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
     """
     name = 'AGCN.inference'
     h = x = check_features(x, name)
-    _, degree, mean_degree = conv._make_edges(x, _adjacency(data), None)
-    degree, mean_degree = degree.to(x.device), mean_degree.to(x.device)
+    edges = conv._make_edges(x, _adjacency(data).to(x.device), None)
+    degree = degrees(edges, x.size(0), x.dtype)
+    mean_degree = mean_degrees(edges, degree)
     for _ in range(conv.num_hops):
         ph = torch.empty_like(h)
         measured = ph if conv.normalize else torch.empty_like(h)

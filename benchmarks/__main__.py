@@ -1,0 +1,33 @@
+r"""python -m benchmarks <experiment> [options]"""
+import importlib
+import pkgutil
+import sys
+
+import benchmarks
+
+# What is no experiment but serves them:
+PARTS = {'__main__', 'baselines', 'data', 'results', 'training'}
+
+
+def main() -> int:
+    names = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__)
+                   if m.name not in PARTS)
+    if len(sys.argv) < 2 or sys.argv[1] not in names:
+        print('usage: python -m benchmarks <experiment> [options]\n')
+        for name in names:
+            doc = importlib.import_module(f'benchmarks.{name}').__doc__ or ''
+            print(f'  {name:12} {doc.strip().splitlines()[0]}')
+        print('\n--help after an experiment shows its options.')
+        return 0 if sys.argv[1:] in ([], ['-h'], ['--help']) else 2
+    module = importlib.import_module(f'benchmarks.{sys.argv[1]}')
+    try:
+        module.main(sys.argv[2:])
+    except KeyboardInterrupt:
+        print('\nStopped. Finished runs are kept: the same command goes on '
+              'from here.')
+        return 130
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

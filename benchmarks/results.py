@@ -1,0 +1,105 @@
+r"""Results as CSV, a row per run, and their way into the README."""
+import csv
+import os
+import platform
+import re
+import subprocess
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import torch_geometric
+
+import torch_agcn
+
+ROOT = Path(__file__).parent
+RESULTS = ROOT / 'results'
+FIGURES = ROOT / 'figures'
+README = ROOT.parent / 'README.md'
+
+
+@cache
+def provenance() -> dict[str, str]:
+    r"""What a result depends on beside its settings."""
+    git = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT,
+                         capture_output=True, text=True, check=False)
+    return {
+        'date': date.today().isoformat(),
+        'commit': git.stdout.strip() or 'unknown',
+        'versions': ' '.join([
+            f'torch_agcn={torch_agcn.__version__}',
+            f'torch={torch.__version__}',
+            f'torch_geometric={torch_geometric.__version__}',
+            f'python={platform.python_version()}',
+        ]),
+    }
+
+
+class Table:
+    r"""A CSV file that rows are appended to, one for each finished run.
+
+    A row is on the disk before the next run starts. The rest of a row that a
+    killed process had begun is dropped, so that what is read is always whole.
+
+    Args:
+        path (Path): The file.
+        columns (list): The names of its columns; those of
+            :meth:`provenance` are added.
+    """
+
+    def __init__(self, path: Path, columns: list[str]) -> None:
+        self.path = path
+        self.columns = [*columns, *provenance()]
+
+    def read(self) -> pd.DataFrame:
+        r"""All rows."""
+        if not self.path.exists():
+            return pd.DataFrame(columns=self.columns)
+        self._drop_partial_row()
+        return pd.read_csv(self.path)
+
+    def append(self, **row: Any) -> None:
+        r"""Adds a row."""
+        row.update(provenance())
+        if set(row) != set(self.columns):
+            raise ValueError(f"'{self.path.name}' has the columns "
+                             f'{self.columns}, but got {sorted(row)}')
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_partial_row()
+        new = not self.path.exists() or self.path.stat().st_size == 0
+        with self.path.open('a', newline='') as file:
+            writer = csv.DictWriter(file, self.columns)
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _drop_partial_row(self) -> None:
+        if not self.path.exists():
+            return
+        content = self.path.read_bytes()
+        if content and not content.endswith(b'\n'):
+            os.truncate(self.path, content.rfind(b'\n') + 1)
+
+
+def write_readme(section: str, markdown: str) -> None:
+    r"""Puts generated text between the markers of its section."""
+    text = README.read_text(encoding='utf-8')
+    begin, end = f'<!-- {section} -->', f'<!-- /{section} -->'
+    if begin not in text or end not in text:
+        raise ValueError(f"'README.md' has no section '{section}'; add the "
+                         f'lines {begin} and {end}')
+    text = re.sub(f'{begin}.*?{end}', lambda _: f'{begin}\n{markdown}\n{end}',
+                  text, flags=re.DOTALL)
+    README.write_text(text, encoding='utf-8')
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    r"""A frame of strings as a table for the README."""
+    lines = [list(frame.columns), ['---'] * len(frame.columns)]
+    lines += frame.astype(str).values.tolist()
+    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
