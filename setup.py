@@ -47,6 +47,7 @@ setup(
             'mypy',
             'pytest',
             'ruff',
+            'setuptools>=64',
             'tabulate',
             'yacs',
         ],

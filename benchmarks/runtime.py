@@ -9,6 +9,7 @@ import multiprocessing
 import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -148,7 +149,8 @@ def _peak(variant: str, sizes: tuple[int, int, int], out: Any) -> None:
     gc.collect()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # The highest mark so far may lie above what is in use now:
-    in_use = int(open('/proc/self/statm').read().split()[1]) * 4
+    pages = int(Path('/proc/self/statm').read_text().split()[1])
+    in_use = pages * resource.getpagesize() // 1024
     filler = torch.ones(max(0, before - in_use) * 256)
     for _ in range(3):
         run()

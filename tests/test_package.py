@@ -1,0 +1,63 @@
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_agcn
+
+ROOT = Path(torch_agcn.__file__).parents[1]
+MODULES = sorted(
+    m.name for m in pkgutil.walk_packages(torch_agcn.__path__, 'torch_agcn.')
+    if m.name != 'torch_agcn.graphgym')
+
+
+@pytest.mark.parametrize('name', MODULES)
+def test_examples_in_docstrings(name):
+    module = importlib.import_module(name)
+    torch.manual_seed(0)
+    result = doctest.testmod(module, extraglobs={'torch': torch},
+                             optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.failed == 0
+
+
+def test_core_needs_torch_and_pyg_alone():
+    # What the extras bring, and nothing else may need at import:
+    code = """
+import sys
+for name in ['scipy', 'sklearn', 'matplotlib', 'pandas', 'yaml', 'PIL',
+             'torch_scatter', 'torch_sparse', 'captum', 'yacs']:
+    sys.modules[name] = None
+import torch_agcn, torch_agcn.datasets, torch_agcn.functional
+import torch_agcn.transforms, torch
+conv = torch_agcn.AGCNConv(4, 2, cached=True)
+print(conv(torch.rand(3, 4), torch.tensor([[0, 1], [1, 2]])).shape)
+"""
+    out = subprocess.run([sys.executable, '-W', 'ignore', '-c', code],
+                         capture_output=True, text=True, cwd=ROOT,
+                         check=False)
+    assert 'torch.Size([3, 2])' in out.stdout, out.stderr
+
+
+def test_wheel_has_the_package_and_nothing_else(tmp_path):
+    pytest.importorskip('setuptools')
+    subprocess.run([
+        sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps',
+        '--no-build-isolation', '--wheel-dir', tmp_path, ROOT], check=True,
+        capture_output=True)
+    wheel, = tmp_path.glob('*.whl')
+    assert wheel.name.startswith(f'torch_agcn-{torch_agcn.__version__}-')
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {n.split('/')[0] for n in names} == {
+        'torch_agcn', f'torch_agcn-{torch_agcn.__version__}.dist-info'}
+    package = {str(p.relative_to(ROOT))
+               for p in (ROOT / 'torch_agcn').rglob('*')
+               if p.suffix in {'.py', '.npz', '.typed'}}
+    # The script that builds Cora is for maintainers:
+    package -= {n for n in package if '/data/' in n and n.endswith('.py')}
+    assert {n for n in names if n.startswith('torch_agcn/')} == package
