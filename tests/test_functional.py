@@ -226,6 +226,86 @@ def test_features_along_the_kept_direction(both_ways):
                           rtol=1e-3)
 
 
+def star(num_nodes):
+    leaves = torch.arange(1, num_nodes)
+    return to_undirected(torch.stack([leaves, torch.zeros_like(leaves)]))
+
+
+def test_what_is_smooth_has_no_relative_energy(both_ways):
+    # All along the kept direction, what else there is being rounding:
+    edge_index = star(10_000)
+    degree = torch.bincount(edge_index[0]) + 1.0
+    for _ in range(5):
+        x = degree.sqrt().view(-1, 1) * torch.randn(1, 8)
+        assert relative_energy(x, edge_index) == 0
+    ring = torch.arange(20)
+    ring = to_undirected(torch.stack([ring, (ring + 1) % 20]))
+    assert relative_energy(torch.full((20, 4), 0.7), ring) == 0
+
+
+def test_components_that_are_smooth_apart(both_ways):
+    half = 5000
+    edge_index = random_graph(half, 20_000)
+    edge_index = torch.cat([edge_index, edge_index + half], dim=1)
+    for constant in [50.0, 1000.0]:
+        x = 1e-3 * torch.randn(2 * half, 16)
+        x[:half] += constant
+        x[half:] -= constant
+        exact = dirichlet_energy(x.double(), edge_index)
+        assert torch.allclose(dirichlet_energy(x, edge_index).double(), exact,
+                              rtol=1e-3)
+
+
+@pytest.mark.parametrize('measure', [relative_energy, mean_average_distance])
+def test_scale_does_not_matter(measure, both_ways):
+    x, edge_index = torch.randn(20, 4), random_graph()
+    expected = measure(x, edge_index)
+    for scale in [1e-30, 1e-21, 1e-13, 1e20, 1e30]:
+        scaled = (scale * x).requires_grad_()
+        energy = measure(scaled, edge_index)
+        assert torch.allclose(energy, expected, rtol=1e-4)
+        energy.backward()
+        assert torch.isfinite(scaled.grad).all()
+
+
+def test_distance_of_smooth_graphs_in_a_batch():
+    edge_index = random_graph(200, 800)
+    x = 1 + 1e-4 * torch.randn(200, 8)
+    expected = mean_average_distance(x.double(), edge_index)
+    both = mean_average_distance(
+        torch.cat([x, -x]), torch.cat([edge_index, edge_index + 200], dim=1),
+        batch=torch.arange(400) // 200)
+    assert torch.allclose(both.double(), expected.expand(2), rtol=0.05)
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_nan_is_not_smooth(measure):
+    x = torch.randn(20, 4)
+    x[3, 2] = math.nan
+    assert torch.isnan(measure(x, random_graph()))
+
+
+def test_twice_differentiable(both_ways):
+    edge_index = random_graph(6, 10, loops=False)
+    for directed in [edge_index, edge_index[:, :-2]]:
+        x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
+        for measure in [dirichlet_energy, relative_energy]:
+            assert torch.autograd.gradgradcheck(
+                lambda x: measure(x, directed), (x, ))  # noqa: B023
+
+
+def test_compiled_measures_want_to_know_the_number_of_graphs():
+    x, edge_index = torch.randn(20, 4), torch.arange(20).view(2, 10) // 2
+    batch = torch.zeros(20, dtype=torch.long)
+    compiled = torch.compile(dirichlet_energy, backend='eager',
+                             fullgraph=False)
+    expected = dirichlet_energy(x, edge_index, batch=batch)
+    assert torch.allclose(
+        compiled(x, edge_index, batch=batch, batch_size=1), expected)
+    with pytest.raises(ValueError, match='batch_size'):
+        compiled(x, edge_index, batch=batch)
+
+
 CASES = {
     'constant': (torch.ones(6, 3), PATH),
     'zero': (torch.zeros(6, 3), PATH),
@@ -255,10 +335,10 @@ def test_never_nan(case, measure, dtype, beta, both_ways):
     assert torch.isfinite(gate)
     assert torch.isfinite(beta.grad)
     assert torch.isfinite(x.grad).all()
-    if case in ('constant', 'zero', 'no edges', 'no nodes', 'one node',
-                'only a loop') and measure is not relative_energy:
-        assert energy == 0
     if case in ('zero', 'no nodes', 'one node', 'only a loop'):
+        assert energy == 0
+    if (case in ('constant', 'no edges')  # PATH is not regular.
+            and measure is not relative_energy):
         assert energy == 0
 
 
@@ -293,6 +373,20 @@ def test_saturation_is_exact():
     assert seen == {False, True}
 
 
+def test_saturation_is_not_claimed_in_vain():
+    edge_index = random_graph(1000, 40_000)
+    edges = Edges(edge_index[1], edge_index[0], None)
+    x = torch.randn(1000, 64)
+    assert is_saturated(x, edges, 1.0)
+    assert not is_saturated(1e20 * x, edges, 0.0)
+    x[edge_index[0, 0]] = math.nan
+    assert not is_saturated(x, edges, 1e-12)
+    assert not is_saturated(torch.randn(0, 1000, 64), edges, 1.0)
+    half = torch.full((1000, 64), 6e4, dtype=torch.half)
+    half[edge_index[0]] *= -1
+    assert not is_saturated(half, edges, 1e-32)
+
+
 # Bad input ###################################################################
 
 
@@ -323,3 +417,9 @@ def test_bad_input(measure, kwargs, message):
     with pytest.raises(ValueError, match=measure.__name__) as error:
         measure(**{**good, **kwargs})
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize('beta', [-1.0, math.nan, math.inf])
+def test_bad_beta(beta):
+    with pytest.raises(ValueError, match='anisotropic_gate'):
+        anisotropic_gate(torch.ones(3), beta)

@@ -31,11 +31,13 @@ def to_edges(
     edge_index: Adj,
     edge_weight: OptTensor,
     num_nodes: int,
+    dtype: torch.dtype,
     flow: str = 'source_to_target',
     owner: str = 'torch_agcn',
 ) -> Edges:
-    r"""Brings any form of a graph that PyG knows into :class:`Edges`, and
-    refuses with a remedy what is no graph on :obj:`num_nodes` nodes.
+    r"""Brings any form of a graph that PyG knows into :class:`Edges` with
+    weights of type :obj:`dtype`, and refuses with a remedy what is no graph on
+    :obj:`num_nodes` nodes.
 
     What needs a look at the values is looked at on the CPU in eager mode
     only: elsewhere it would stall the device or break the compiled graph.
@@ -47,6 +49,8 @@ def to_edges(
         edges = _from_index(edge_index, edge_weight, flow, owner)
     if edges.row.is_cpu and not is_compiling():
         _check_values(edges, num_nodes, owner)
+    if edges.weight is not None:
+        edges = edges._replace(weight=edges.weight.to(dtype))
     return edges
 
 
@@ -237,16 +241,17 @@ def product(adj: Tensor, x: Tensor) -> Tensor:
     shape, value = x.shape, adj.values()
     x = x.detach().to(value.dtype)
     if x.dim() > 2:  # Neighbours are summed once for all the stacked inputs.
-        x = x.movedim(-2, 0).reshape(shape[-2], -1)
+        x = x.movedim(-2, 0).reshape(shape[-2], x[..., 0, :].numel()
+                                     if shape[-2] else 0)
     if x.numel() == 0 or value.numel() == 0:
         out = torch.zeros_like(x)
     else:
         out = torch.nn.functional.embedding_bag(
             adj.col_indices(), x.contiguous(), adj.crow_indices(), mode='sum',
             per_sample_weights=value, include_last_offset=True)
-    if len(shape) > 2:
+    if len(shape) > 2 and shape[-2] > 0:
         out = out.view(shape[-2], *shape[:-2], shape[-1]).movedim(0, -2)
-    return out
+    return out if shape[-2] > 0 else out.new_zeros(shape)
 
 
 class _SpMM(torch.autograd.Function):

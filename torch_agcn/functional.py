@@ -75,7 +75,8 @@ def dirichlet_energy(
             :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
             each node to a graph. (default: :obj:`None`)
         batch_size (int, optional): The number of graphs :math:`B`.
-            Automatically calculated if not given. (default: :obj:`None`)
+            Automatically calculated if not given, except under
+            :meth:`torch.compile`. (default: :obj:`None`)
 
     Returns:
         The energy, a scalar, or one number per graph if :obj:`batch` is given.
@@ -88,7 +89,7 @@ def dirichlet_energy(
     """
     x = check_features(x, 'dirichlet_energy')
     num_nodes = x.size(-2)
-    edges = to_edges(edge_index, edge_weight, num_nodes,
+    edges = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
                      owner='dirichlet_energy')
     size = check_batch(batch, batch_size, x, 'dirichlet_energy')
     return edge_energy(x, edges, batch, size)
@@ -138,7 +139,8 @@ def relative_energy(
             :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
             each node to a graph. (default: :obj:`None`)
         batch_size (int, optional): The number of graphs :math:`B`.
-            Automatically calculated if not given. (default: :obj:`None`)
+            Automatically calculated if not given, except under
+            :meth:`torch.compile`. (default: :obj:`None`)
         add_self_loops (bool, optional): If set to :obj:`False`, takes
             :math:`\mathbf{A}` for :math:`\mathbf{\tilde{A}}`.
             (default: :obj:`True`)
@@ -159,7 +161,7 @@ def relative_energy(
     """
     x = check_features(x, 'relative_energy')
     num_nodes = x.size(-2)
-    edges = to_edges(edge_index, edge_weight, num_nodes,
+    edges = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
                      owner='relative_energy')
     if add_self_loops:
         edges = with_self_loops(edges, num_nodes, 1.0, x.dtype)
@@ -203,7 +205,8 @@ def mean_average_distance(
             :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
             each node to a graph. (default: :obj:`None`)
         batch_size (int, optional): The number of graphs :math:`B`.
-            Automatically calculated if not given. (default: :obj:`None`)
+            Automatically calculated if not given, except under
+            :meth:`torch.compile`. (default: :obj:`None`)
 
     Returns:
         The distance, a scalar, or one number per graph if :obj:`batch` is
@@ -217,7 +220,7 @@ def mean_average_distance(
     """
     x = check_features(x, 'mean_average_distance')
     num_nodes = x.size(-2)
-    row, col, weight = to_edges(edge_index, edge_weight, num_nodes,
+    row, col, weight = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
                                 owner='mean_average_distance')
     if weight is None:
         weight = torch.ones_like(row, dtype=x.dtype)
@@ -226,9 +229,10 @@ def mean_average_distance(
 
     # Unit vectors, zero ones having a direction of their own. Then 1 - cos is
     # half a squared distance, which does not cancel once it is centred:
+    x = x / largest(x, dim=-1)
     x = torch.nn.functional.normalize(x, dim=-1)
     x = torch.cat([x, (x == 0).all(-1, keepdim=True).to(x.dtype)], dim=-1)
-    x = x - x.mean(-2, keepdim=True) if num_nodes > 0 else x
+    x = x - mean_over_nodes(x, None, batch, size)
     square = x.square().sum(-1, keepdim=True)
     one = torch.ones_like(square)
     summed = matmul(Edges(row, col, weight), weight,
@@ -268,15 +272,17 @@ def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
     """
     energy = energy.to(accumulation_dtype(energy.dtype))
     info = torch.finfo(energy.dtype)
-    largest = math.sqrt(info.max) / 2  # Its square does not overflow.
+    top = math.sqrt(info.max) / 2  # Its square does not overflow.
     if isinstance(beta, Tensor):
         beta = beta.to(energy.dtype)
         bound = (vanishing(energy.dtype) /
                  beta.detach().clamp(min=info.tiny)).sqrt()
-        energy = energy.clamp(max=bound.clamp(max=largest))
+        energy = energy.clamp(max=bound.clamp(max=top))
+    elif 0 <= beta < math.inf:
+        energy = energy.clamp(max=min(saturation(beta, energy.dtype), top))
     else:
-        energy = energy.clamp(
-            max=min(saturation(beta, energy.dtype), largest))
+        raise ValueError(f"'anisotropic_gate' got beta={beta}; pass a finite "
+                         f'number >= 0')
     return -torch.expm1(-(beta * energy) * energy)
 
 
@@ -306,8 +312,10 @@ def check_features(x: Any, owner: str) -> Tensor:
 
 
 def check_batch(batch: OptTensor, batch_size: int | None, x: Tensor,
-                owner: str) -> int | None:
-    r"""The number of graphs; no batch vector means one graph."""
+                owner: str, bound: bool = False) -> int | None:
+    r"""The number of graphs, or a :obj:`bound` of it where that will do; no
+    batch vector means one graph.
+    """
     if batch is None:
         return None
     num_nodes = x.size(-2)
@@ -317,7 +325,10 @@ def check_batch(batch: OptTensor, batch_size: int | None, x: Tensor,
                          f"{list(batch.shape)} and type '{batch.dtype}' for "
                          f'{num_nodes} nodes; pass the number of its graph '
                          f'(torch.long) for each node')
-    if is_compiling() or not batch.is_cpu:
+    if is_compiling() or (bound and not batch.is_cpu):
+        if batch_size is None and not bound:
+            raise ValueError(f"'{owner}' cannot count the graphs of 'batch' "
+                             f"under 'torch.compile'; pass 'batch_size'")
         # There are no more graphs than nodes: a bound costs less than waiting
         # for the device to tell the number.
         return num_nodes if batch_size is None else batch_size
@@ -339,6 +350,16 @@ def sum_graphs(value: Tensor, batch: OptTensor, size: int | None) -> Tensor:
     return scatter(value, batch, dim=-1, dim_size=size, reduce='sum')
 
 
+def largest(x: Tensor, dim: int | tuple[int, int]) -> Tensor:
+    r"""The largest magnitudes along :obj:`dim`, or one where all are zero: to
+    divide by, so that squares neither overflow nor vanish.
+    """
+    if x.numel() == 0:
+        return x.new_ones(())
+    top = x.detach().abs().amax(dim, keepdim=True)
+    return torch.where(top > 0, top, 1.0)
+
+
 def mean_over_nodes(x: Tensor, weight: OptTensor, batch: OptTensor,
                     size: int | None) -> Tensor:
     r"""The weighted mean feature of a node's graph, ready to be subtracted
@@ -347,7 +368,7 @@ def mean_over_nodes(x: Tensor, weight: OptTensor, batch: OptTensor,
     """
     if weight is None:
         if batch is None:
-            return x.mean(-2, keepdim=True)
+            return x.sum(-2, keepdim=True) / max(x.size(-2), 1)
         weight = x.new_ones(x.size(-2))
     total = sum_graphs(weight, batch, size)
     total = torch.where(total > 0, total, 1.0).unsqueeze(-1)
@@ -379,10 +400,7 @@ def edge_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
     row, col, weight = edges
     if (is_compiling() or (weight is not None and weight.requires_grad)
             or row.numel() * x.size(-1) < MANY_NUMBERS):
-        difference = x.index_select(-2, row) - x.index_select(-2, col)
-        energy = difference.square().sum(-1) / 2
-        energy = energy if weight is None else weight * energy
-        return sum_graphs(energy, None if batch is None else batch[row], size)
+        return _energy_of_edges(x, edges, batch, size)
     if weight is None:
         weight = torch.ones_like(row, dtype=x.dtype)
     mean_degree = mean_degrees(edges, degrees(edges, x.size(-2), x.dtype))
@@ -390,6 +408,15 @@ def edge_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
     assert value is not None
     adj = csr_tensor(rowptr, col, value)
     return matrix_energy(x, adj, None, mean_degree, batch, size)
+
+
+def _energy_of_edges(x: Tensor, edges: Edges, batch: OptTensor,
+                     size: int | None) -> Tensor:
+    row, col, weight = edges
+    difference = x.index_select(-2, row) - x.index_select(-2, col)
+    energy = difference.square().sum(-1) / 2
+    energy = energy if weight is None else weight * energy
+    return sum_graphs(energy, None if batch is None else batch[row], size)
 
 
 def blocks(num_rows: int, width: int) -> list[slice]:
@@ -407,33 +434,56 @@ class _MatrixEnergy(torch.autograd.Function):
                 size: int | None) -> Tensor:
         # The Laplacian annihilates what is constant on a graph. In floating
         # point it does so only if that has been taken away before:
-        x = x - mean_over_nodes(x, None, batch, size)
+        centred = x - mean_over_nodes(x, None, batch, size)
         mean_degree = mean_degree.unsqueeze(-1)
-        lx = product(adj, x)
-        energy = x.new_empty(x.shape[:-1])
+        lx = product(adj, centred)
+        energy, whole = x.new_empty(2, *x.shape[:-1])
         for some in blocks(x.size(-2), x.size(-1)):
-            part, x_part = lx[..., some, :], x[..., some, :]
-            part.neg_().addcmul_(mean_degree[some], x_part)
-            energy[..., some] = (part * x_part).sum(-1)
-        energy = sum_graphs(energy, batch, size).clamp_(min=0)
-        ctx.adj, ctx.adj_back = adj, adj_back
-        ctx.save_for_backward(lx, mean_degree, batch,
-                              None if adj_back is adj else x)
+            part, c = lx[..., some, :], centred[..., some, :]
+            part.neg_().addcmul_(mean_degree[some], c)
+            energy[..., some] = (part * c).sum(-1)
+            whole[..., some] = (mean_degree[some] * c.square()).sum(-1)
+        energy = sum_graphs(energy, batch, size).clamp(min=0)
+        whole = sum_graphs(whole, batch, size)
+        if x.is_cpu and not (energy >= 1e-3 * whole).all():
+            # Smooth, but not constant: too little is left of the difference.
+            energy = _sum_over_edges(centred, adj, batch, size)
+        ctx.adj, ctx.adj_back, ctx.size = adj, adj_back, size
+        ctx.save_for_backward(x, lx, mean_degree, batch)
         return energy
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        lx, mean_degree, batch, x = ctx.saved_tensors
+        x, lx, mean_degree, batch = ctx.saved_tensors
+        adj, back = ctx.adj, ctx.adj_back
         if batch is None:
             grad = grad[..., None, None]
         else:
             grad = grad.index_select(-1, batch).unsqueeze(-1)
-        if x is None:  # The matrix is symmetric.
-            return (2 * grad) * lx, None, None, None, None, None
-        back = transpose(ctx.adj) if ctx.adj_back is None else ctx.adj_back
-        other = mean_degree * x - product(back, x)
-        return grad * (lx + other), None, None, None, None, None
+        is_symmetric = back is adj
+        back = transpose(adj) if back is None else back
+        if torch.is_grad_enabled():  # To be differentiated once more.
+            lx = mean_degree * x - spmm(adj, x, back)
+        if not is_symmetric:
+            if not torch.is_grad_enabled():
+                x = x - mean_over_nodes(x, None, batch, ctx.size)
+            other = mean_degree * x - spmm(back, x, adj)
+            return grad * (lx + other), None, None, None, None, None
+        return (2 * grad) * lx, None, None, None, None, None
+
+
+def _sum_over_edges(x: Tensor, adj: Tensor, batch: OptTensor,
+                    size: int | None) -> Tensor:
+    # The energy term by term, which never cancels, some edges at a time.
+    row = torch.repeat_interleave(adj.crow_indices().diff().long(),
+                                  output_size=adj.values().numel())
+    col, value = adj.col_indices().long(), adj.values()
+    shape = x.shape[:-2] if batch is None else (*x.shape[:-2], size or 0)
+    energy = x.new_zeros(shape)
+    for some in blocks(row.numel(), x.size(-1)):
+        edges = Edges(row[some], col[some], value[some])
+        energy += _energy_of_edges(x, edges, batch, size)
+    return energy
 
 
 def matrix_energy(x: Tensor, adj: Tensor, adj_back: Tensor | None,
@@ -455,47 +505,66 @@ class _SymmetricStep(torch.autograd.Function):
             for some in blocks(*x.shape):
                 mean.addmv_(x[some].t(), root[some, 0])
         mean /= total
+        inverse = largest(x, (0, 1)).reciprocal().view(())
         rough, spread = x.new_zeros(()), x.new_zeros(())
         for some in blocks(*x.shape):
             centred = torch.addcmul(x[some], root[some], mean, value=-1)
+            centred.mul_(inverse)
             spread += centred.square().sum()
-            rough += centred.mul_(x[some] - px[some]).sum()
-        energy = _quotient(rough, spread, spread + total * mean.dot(mean))
+            rough += centred.mul_((x[some] - px[some]).mul_(inverse)).sum()
+        whole = spread + total * (inverse * mean).square().sum()
+        energy, spread = quotient(rough, spread, whole)
         gate = anisotropic_gate(energy, beta)
         out = torch.lerp(x, px, gate) if residual else gate * px
         ctx.residual = residual
-        ctx.save_for_backward(x, px, root, beta, mean, spread, energy)
+        ctx.save_for_backward(x, px, root, beta, mean, inverse, spread, energy)
         ctx.mark_non_differentiable(gate)
         return out, gate
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor,
                  _: Any) -> tuple[Tensor | None, ...]:
-        x, px, root, beta, mean, spread, energy = ctx.saved_tensors
+        x, px, root, beta, mean, inverse, spread, energy = ctx.saved_tensors
+        if torch.is_grad_enabled():  # To be differentiated once more.
+            return _plain_gradient(grad, x, px, root, beta, ctx.residual)
         grad_gate = x.new_zeros(())
         for some in blocks(*x.shape):
             towards = px[some] - x[some] if ctx.residual else px[some]
             grad_gate += (towards * grad[some]).sum()
         with torch.enable_grad():
-            beta.requires_grad_(), energy.requires_grad_()
+            beta = beta.detach().requires_grad_()
+            energy = energy.detach().requires_grad_()
             gate = anisotropic_gate(energy, beta)
         grad_beta, grad_energy = torch.autograd.grad(gate, [beta, energy],
                                                      grad_gate)
         gate, energy = gate.detach(), energy.detach()
-        slope = torch.where(spread > 0, grad_energy / spread.clamp(
-            min=torch.finfo(spread.dtype).tiny), 0.0)
+        slope = grad_energy / spread * inverse
 
         grad_x, grad_px = torch.empty_like(x), torch.empty_like(x)
         for some in blocks(*x.shape):
             centred = torch.addcmul(x[some], root[some], mean, value=-1)
+            centred.mul_(inverse)
             torch.mul(grad[some], gate, out=grad_px[some])
             grad_px[some].addcmul_(centred, slope, value=-1)
-            centred.mul_(1 - 2 * energy).add_(x[some]).sub_(px[some])
+            centred.mul_(1 - 2 * energy)
+            centred.add_((x[some] - px[some]).mul_(inverse))
             torch.mul(centred, slope, out=grad_x[some])
             if ctx.residual:
                 grad_x[some].addcmul_(grad[some], 1 - gate)
         return grad_x, grad_px, None, grad_beta, None
+
+
+def _plain_gradient(grad: Tensor, x: Tensor, px: Tensor, root: Tensor,
+                    beta: Tensor, residual: bool) -> tuple[Tensor | None, ...]:
+    # Apart, for `px` comes from `x`:
+    x, px, beta = x.view_as(x), px.view_as(px), beta.view_as(beta)
+    wanted = [v for v in (x, px, beta) if v.requires_grad]
+    degree = root.squeeze(-1).square()
+    gate = anisotropic_gate(energy_from_product(x, px, degree, degree), beta)
+    out = torch.lerp(x, px, gate) if residual else gate * px
+    grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+    found = [next(grads) if v.requires_grad else None for v in (x, px, beta)]
+    return found[0], found[1], None, found[2], None
 
 
 def symmetric_step(x: Tensor, px: Tensor, degree: Tensor,
@@ -524,6 +593,13 @@ def energy_from_product(x: Tensor, px: Tensor, degree: Tensor,
     """
     dtype = accumulation_dtype(x.dtype)
     x, px = x.to(dtype), px.to(dtype)
+    # Scale does not matter to the energy, but to its squares:
+    if batch is None:
+        top = largest(x, (-2, -1))
+    else:
+        top = scatter(largest(x, -1), batch, dim=-2, dim_size=size,
+                      reduce='max').index_select(-2, batch)
+    x, px = x / top, px / top
     scale = inverse_sqrt(degree).unsqueeze(-1)
     degree, weight = degree.unsqueeze(-1), mean_degree.unsqueeze(-1)
     u = scale * x
@@ -534,8 +610,9 @@ def energy_from_product(x: Tensor, px: Tensor, degree: Tensor,
     rough = (centred * (weight * centred - neighbors)).sum(-1)
     spread = (weight * centred.square()).sum(-1)
     whole = (weight * u.square()).sum(-1)
-    return _quotient(*(sum_graphs(v, batch, size)
-                       for v in (rough, spread, whole)))
+    energy, _ = quotient(*(sum_graphs(v, batch, size)
+                           for v in (rough, spread, whole)))
+    return energy
 
 
 def normalized_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
@@ -547,13 +624,16 @@ def normalized_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
                                batch, size)
 
 
-def _quotient(rough: Tensor, spread: Tensor, whole: Tensor) -> Tensor:
-    # What is left of constant features is rounding, whose energy says nothing:
-    noise = (8 * torch.finfo(whole.dtype).eps)**2
-    spread = spread + noise * whole
-    some = spread > 0
-    return torch.where(some, rough / torch.where(some, spread, 1.0),
-                       0.0).clamp(min=0)
+def quotient(rough: Tensor, spread: Tensor,
+             whole: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The relative energy, and what was divided by.
+
+    What is left of features along :math:`\mathbf{v}` is rounding, whose energy
+    says nothing: it counts as smooth, and infinity is divided by.
+    """
+    noise = (256 * torch.finfo(whole.dtype).eps)**2
+    spread = torch.where(spread <= noise * whole, math.inf, spread)
+    return (rough / spread).clamp(0, 2), spread
 
 
 def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
@@ -566,21 +646,22 @@ def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
     row, col, weight = edges
     num_edges = row.numel()
     needed = saturation(beta, accumulation_dtype(x.dtype))
+    if x.numel() == 0 or needed == math.inf:
+        return False
     x = x.detach()
     x = x.to_sparse_coo() if x.layout == torch.sparse_csr else x
     looked_at = max(2**16 // max(x.size(-1), 1), 1)
     while looked_at < num_edges // 4:
         some, dim = slice(0, looked_at), x.dim() - 2
-        difference = check_features(
-            x.index_select(dim, row[some]) - x.index_select(dim, col[some]),
-            'is_saturated')
-        energy = torch.linalg.vector_norm(difference, dim=-1).square() / 2
+        a, b = (check_features(x.index_select(dim, v[some]), 'is_saturated')
+                for v in (row, col))
+        energy = torch.linalg.vector_norm(a - b, dim=-1).square() / 2
         if weight is not None:
             energy = weight[some].detach() * energy
         part = float(energy.sum(-1).min())
         if part >= needed:
             return True
-        if part * num_edges < needed * looked_at:
+        if not part * num_edges >= needed * looked_at:
             return False  # At this rate all edges together will not do.
         looked_at = int(1.25 * looked_at * needed / part) + 1
     return False

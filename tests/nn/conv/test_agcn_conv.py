@@ -241,6 +241,8 @@ def test_static_graphs(mode, way):
     for i in range(3):
         assert torch.allclose(out[i], conv(x[i], edge_index), atol=1e-5)
     assert conv.gate(x, edge_index).size()[-1:] == (3, )
+    assert conv(x[:, :0], edge_index[:, :0]).size() == (3, 0, 8)
+    assert conv(x[:0], edge_index).size() == (0, 12, 8)
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
@@ -262,6 +264,18 @@ def test_batch_equals_one_by_one(mode, way):
     assert torch.allclose(gates, torch.stack([
         conv.gate(g.x, g.edge_index, g.edge_weight) for g in graphs], -1),
         atol=1e-6)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_whole_numbers_in_a_matrix(mode):
+    x = torch.randn(2, 4)
+    adj = torch.tensor([[0, 3], [3, 0]])
+    edge_index = torch.tensor([[0, 1], [1, 0]])
+    for kwargs in [dict(), dict(add_self_loops=False), dict(normalize=False)]:
+        conv = AGCNConv(4, 3, **mode, **kwargs)
+        expected = conv(x, edge_index, torch.tensor([3.0, 3.0]))
+        assert torch.allclose(conv(x, adj.to_sparse_csr()), expected,
+                              atol=1e-6)
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
@@ -332,6 +346,10 @@ def test_gradients(mode, directed, way):
     assert torch.autograd.gradcheck(run, (x, weight, *parameters))
     weight.requires_grad_()
     assert torch.autograd.gradcheck(run, (x, weight, *parameters))
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    inside = batch[edge_index[0]] == batch[edge_index[1]]
+    edge_index, weight = edge_index[:, inside], weight.detach()[inside]
+    assert torch.autograd.gradcheck(run, (x, weight, *parameters))
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
@@ -348,6 +366,58 @@ def test_all_ways_have_the_same_gradient(mode, monkeypatch):
     for other in grads[1:]:
         for a, b in zip(grads[0], other):
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('graph', ['star', 'complete', 'random'])
+@pytest.mark.parametrize('beta', [50.0, 500.0, 1e4, 1e6])
+@pytest.mark.parametrize('residual', [False, True])
+def test_gradients_at_depth(graph, beta, residual):
+    # Where all is smooth, no gradient may come from rounding.
+    edge_index = {
+        'star': torch.stack([torch.arange(1, 20), torch.zeros(19).long()]),
+        'complete': torch.combinations(torch.arange(8)).t(),
+        'random': random_graph(50, 200)[0],
+    }[graph]
+    edge_index = to_undirected(edge_index)
+    grads = []
+    for dtype, cached in [(torch.double, False), (torch.float, False),
+                          (torch.float, True)]:
+        torch.manual_seed(2)
+        x = torch.randn(int(edge_index.max()) + 1, 4).to(dtype)
+        x.requires_grad_()
+        conv = AGCNConv(4, 3, beta=beta, energy='relative', residual=residual,
+                        num_hops=64, cached=cached).to(dtype)
+        conv(x, edge_index).square().sum().backward()
+        grads.append(x.grad.double())
+    for grad in grads[1:]:
+        assert torch.isfinite(grad).all()
+        # Without residual, all is gone once single precision sees no more
+        # than what is kept:
+        assert not residual or torch.allclose(
+            grad, grads[0], rtol=0.02,
+            atol=0.02 * float(grads[0].abs().max()))
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_twice_differentiable(mode, way):
+    edge_index, weight = random_graph(6, 8, weighted=True)
+    conv = AGCNConv(3, 2, learn_beta=True, **mode, **way).double()
+    x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradgradcheck(
+        lambda x: conv(x, edge_index, weight.double()), (x, ))
+
+
+def test_learnt_beta_always_has_a_gradient():
+    edge_index, _ = random_graph(1000, 20_000)
+    conv = AGCNConv(64, 4, learn_beta=True)
+    conv(torch.randn(1000, 64), edge_index).sum().backward()
+    assert conv.raw_beta.grad == 0  # saturated
+    conv.beta = 1e-13
+    assert float(conv.beta) == pytest.approx(1e-13)
+    conv(torch.randn(1000, 64), edge_index).sum().backward()
+    assert conv.raw_beta.grad != 0
+    with pytest.raises(ValueError, match='beta=-1'):
+        conv.beta = -1.0
 
 
 # The cache ###################################################################
@@ -403,6 +473,27 @@ def test_cached_under_inference_mode_then_training():
     out = conv(x.requires_grad_(), edge_index)
     assert torch.allclose(out, expected, atol=1e-6)
     out.sum().backward()
+
+
+def test_the_cache_sees_the_size_of_a_matrix(way):
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv = AGCNConv(4, 3, **way)
+    value = torch.ones(edge_index.size(1))
+    conv(x, torch.sparse_coo_tensor(edge_index, value, (12, 12)))
+    for size in [(12, 15), (15, 15)]:
+        with pytest.raises(ValueError, match='12 nodes'):
+            conv(x, torch.sparse_coo_tensor(edge_index, value, size))
+
+
+def test_cached_with_a_matrix_to_learn():
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    conv = AGCNConv(4, 3, beta=1e-3, cached=True).requires_grad_(False)
+    weight.requires_grad_()
+    conv(x, edge_index, weight).square().sum().backward()
+    expected, weight.grad = weight.grad, None
+    adj = torch.sparse_coo_tensor(edge_index.flip(0), weight, (12, 12))
+    conv(x, adj).square().sum().backward()
+    assert torch.allclose(weight.grad, expected, atol=1e-4)
 
 
 def test_cached_with_weights_to_learn():
@@ -518,8 +609,8 @@ def test_explainer(mode, algorithm):
 
 @pytest.mark.parametrize('energy', ['total', 'relative'])
 def test_the_edge_mask_reaches_the_energy(energy, dense):
-    # With one feature per node, and the mask on messages undone by a hook,
-    # what is left of the mask's influence is the gate.
+    # The mask weighs messages behind the normalization, as in PyG, and the
+    # edges of the energy.
     edge_index, _ = random_graph(num_nodes=12)
     edge_index = edge_index[:, edge_index[0] != edge_index[1]]
     x = torch.randn(12, 4)
@@ -668,6 +759,8 @@ def test_strange_graphs(mode, num_nodes, num_edges, kind, way):
     (dict(alpha=math.nan), 'alpha=nan'),
     (dict(num_hops=0), 'num_hops=0'),
     (dict(num_hops=1.5), 'num_hops=1.5'),
+    (dict(beta=None), 'beta=None'),
+    (dict(alpha='a'), 'alpha=a'),
     (dict(normalize=False, add_self_loops=True), 'GCNNorm'),
     (dict(aggr='max'), 'max'),
     (dict(node_dim=1), 'node_dim=1'),

@@ -157,11 +157,23 @@ def test_inference(kwargs):
     for cache in [False, True]:
         assert torch.allclose(model.inference(loader, cache=cache), expected,
                               atol=1e-4)
-    model.train()
+    # Weights are those of the data, and nodes may come in any order:
+    data.edge_weight = torch.rand(edge_index.size(1)) + 0.5
+    loader = NeighborLoader(data, num_neighbors=[-1], batch_size=16,
+                            shuffle=True)
+    expected = model(x, edge_index, data.edge_weight)
+    assert torch.allclose(model.inference(loader), expected, atol=1e-4)
+    assert model.bfloat16().inference(loader).dtype == torch.bfloat16
+    model.float().train()
     with pytest.raises(ValueError, match=r'model\.eval\(\)'):
         model.inference(loader)
     with pytest.raises(ValueError, match='NeighborLoader'):
         model.eval().inference([data])
+    for bad in [dict(subgraph_type='induced'),
+                dict(input_nodes=torch.zeros(50, dtype=torch.long))]:
+        with pytest.raises(ValueError, match='AGCN.inference'):
+            model.inference(NeighborLoader(data, num_neighbors=[-1],
+                                           batch_size=16, **bad))
 
 
 def train_as_in_pyg_examples(conv, data, seed):

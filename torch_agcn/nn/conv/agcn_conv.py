@@ -1,4 +1,5 @@
 import math
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -208,7 +209,7 @@ class AGCNConv(MessagePassing):
         self.cached = cached
         self.add_self_loops = add_self_loops
         self.normalize = normalize
-        self._beta = float(beta)
+        self._beta = beta
         self._cache = None
         self._check_arguments()
 
@@ -230,17 +231,18 @@ class AGCNConv(MessagePassing):
             raise ValueError(f"'{self.__class__.__name__}' got {what}; "
                              f'{remedy}')
 
-        if not 0 <= self._beta < math.inf:
+        if not _is_number(self._beta) or not 0 <= self._beta < math.inf:
             refuse(f'beta={self._beta}', 'pass a finite number >= 0')
+        self._beta = float(self._beta)
         if self.learn_beta and self._beta == 0:
             refuse('beta=0 and learn_beta=True',
                    'start from a positive beta: the learnt one never is zero')
         if self.energy not in ('total', 'relative'):
             refuse(f"energy='{self.energy}'",
                    "pass 'total' (the paper's) or 'relative'")
-        if not isinstance(self.num_hops, int) or self.num_hops < 1:
+        if not isinstance(self.num_hops, Integral) or self.num_hops < 1:
             refuse(f'num_hops={self.num_hops}', 'pass a whole number >= 1')
-        if not 0 <= self.alpha < 1:
+        if not _is_number(self.alpha) or not 0 <= self.alpha < 1:
             refuse(f'alpha={self.alpha}', 'pass a number in [0, 1)')
         if self.add_self_loops and not self.normalize:
             refuse('add_self_loops=True and normalize=False',
@@ -258,11 +260,14 @@ class AGCNConv(MessagePassing):
         super().reset_parameters()
         self.lin.reset_parameters()
         zeros(self.bias)
+        self._reset_beta()
+        self._cache = None
+
+    def _reset_beta(self) -> None:
         if self.raw_beta is not None:
             # The inverse of softplus, in a form that does not overflow:
             raw_beta = self._beta + math.log(-math.expm1(-self._beta))
             torch.nn.init.constant_(self.raw_beta, raw_beta)
-        self._cache = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles do without the cache: it is made anew.
@@ -274,6 +279,12 @@ class AGCNConv(MessagePassing):
         if self.raw_beta is None:
             return self._beta
         return torch.nn.functional.softplus(self.raw_beta)
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        self._beta = beta
+        self._check_arguments()
+        self._reset_beta()
 
     def forward(
         self,
@@ -300,7 +311,8 @@ class AGCNConv(MessagePassing):
         """
         self._check_features(x)
         graph = self._graph(x, edge_index, edge_weight)
-        size = check_batch(batch, batch_size, x, self.__class__.__name__)
+        size = check_batch(batch, batch_size, x, self.__class__.__name__,
+                           bound=True)
 
         if self._weighs_first:
             gate = self._total_gate(x, graph, batch, size)
@@ -323,6 +335,7 @@ class AGCNConv(MessagePassing):
         edge_index: Adj,
         edge_weight: OptTensor = None,
         batch: OptTensor = None,
+        batch_size: int | None = None,
     ) -> Tensor:
         r"""The gate :math:`g(s)` that :meth:`forward` would apply.
 
@@ -333,7 +346,7 @@ class AGCNConv(MessagePassing):
         """
         self._check_features(x)
         graph = self._graph(x, edge_index, edge_weight)
-        size = check_batch(batch, None, x, self.__class__.__name__)
+        size = check_batch(batch, batch_size, x, self.__class__.__name__)
         if self._weighs_first:
             gates = [self._total_gate(x, graph, batch, size)]
         else:
@@ -392,10 +405,10 @@ class AGCNConv(MessagePassing):
         # No gate stands for a gate of exactly one.
         beta = self.beta
         edges = self._explained(graph.edges)
-        if batch is None and x.is_cpu and not is_compiling():
-            sharpness = beta.item() if isinstance(beta, Tensor) else beta
-            if is_saturated(x, edges, sharpness):
-                return None
+        if (batch is None and x.is_cpu and not is_compiling()
+                and not isinstance(beta, Tensor)
+                and is_saturated(x, edges, beta)):
+            return None
         x = check_features(x, self.__class__.__name__)
         if graph.energy_adj is None:
             energy = edge_energy(x, edges, batch, size)
@@ -457,16 +470,22 @@ class AGCNConv(MessagePassing):
                edge_weight: OptTensor) -> Graph:
         inputs = [*_tensors(edge_index), edge_weight]
         if (not self.cached or is_compiling() or self.explain
+                or getattr(edge_index, 'requires_grad', None) is True
                 or any(v is not None and v.requires_grad for v in inputs)):
             return self._make_graph(x, edge_index, edge_weight)
 
-        settings = (x.size(-2), x.dtype, x.device, type(edge_index), self.flow,
-                    self.improved, self.add_self_loops, self.normalize,
-                    self.energy, self._is_fused(x, edge_index, edge_weight))
+        size = (edge_index.sizes() if isinstance(edge_index, SparseTensor)
+                else list(edge_index.size()))
+        settings = (x.size(-2), x.dtype, x.device, type(edge_index), size,
+                    self.flow, self.improved, self.add_self_loops,
+                    self.normalize, self.energy,
+                    self._is_fused(x, edge_index, edge_weight))
         if self._cache is None or not _is_same(self._cache, settings, inputs):
             with torch.inference_mode(False), torch.no_grad():
                 # Ours to keep, whatever happens to the caller's:
                 copies = [v if v is None else v.clone() for v in inputs]
+                if inputs[0] is edge_index:
+                    edge_index, edge_weight = copies
                 self._cache = Cache(
                     settings, inputs, copies, [_version(v) for v in inputs],
                     self._make_graph(x, edge_index, edge_weight))
@@ -495,7 +514,7 @@ class AGCNConv(MessagePassing):
                     edge_weight: OptTensor) -> Edges:
         num_nodes = x.size(-2)
         dtype = accumulation_dtype(x.dtype)
-        edges = to_edges(edge_index, edge_weight, num_nodes, self.flow,
+        edges = to_edges(edge_index, edge_weight, num_nodes, dtype, self.flow,
                          self.__class__.__name__)
         num_edges = edges.row.numel()
         if self.add_self_loops:
@@ -524,7 +543,9 @@ class AGCNConv(MessagePassing):
         adj = csr_tensor(rowptr, col, value)
         energy_adj = csr_tensor(rowptr, col, a)
         adj_back = energy_back = None
-        if self.cached or torch.is_grad_enabled():
+        # To compare values is to wait for the device, if there is one: once,
+        # for a graph that is kept.
+        if self.cached or (row.is_cpu and torch.is_grad_enabled()):
             energy_back = transpose(energy_adj)
             if _equal(energy_adj, energy_back):
                 adj_back, energy_back = adj, energy_adj
@@ -565,6 +586,10 @@ class AGCNConv(MessagePassing):
         return Edges(row, col, mask * weight)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
+
+
 def _tensors(edge_index: Any) -> list[OptTensor]:
     r"""The tensors a graph consists of."""
     if isinstance(edge_index, SparseTensor):
@@ -602,9 +627,10 @@ def _is_same(cache: Cache, settings: tuple[Any, ...],
             return False
         # On the CPU, to compare all values is cheap and sees changes that
         # autograd does not (through `.data` or NumPy). A device would have to
-        # be waited for: there, the very same tensor is trusted to be the same
+        # be waited for: there, the same memory is trusted to be the same
         # while its version is.
-        unchanged = (new is old and version is not None
+        unchanged = (old is not None and new.data_ptr() == old.data_ptr()
+                     and new.shape == old.shape and version is not None
                      and version == _version(new))
         if (new.is_cpu or not unchanged) and not torch.equal(new, copy):
             return False

@@ -1,3 +1,4 @@
+import math
 from typing import Any, Final
 
 import torch
@@ -182,12 +183,13 @@ class AGCN(BasicGNN):
         :class:`~torch_geometric.loader.NeighborLoader` that samples the full
         neighborhood for only one layer.
         The outcome is that of the model on the whole graph: degrees and gates
-        are those of the whole graph.
+        are those of the whole graph. Weights in :obj:`data.edge_weight` are
+        used if there are some.
 
         Args:
             loader (torch_geometric.loader.NeighborLoader): A neighbor loader
-                object that generates full 1-hop subgraphs of all nodes in
-                their order, *i.e.*, :obj:`loader.num_neighbors = [-1]`.
+                object that generates full 1-hop subgraphs of all nodes,
+                *i.e.*, :obj:`loader.num_neighbors = [-1]`.
             device (torch.device, optional): The device to propagate on.
                 (default: :obj:`None`)
             embedding_device (torch.device, optional): The device to store
@@ -205,9 +207,15 @@ class AGCN(BasicGNN):
                              f"first, or 'model(x, edge_index)' instead")
         if (not isinstance(loader, NeighborLoader)
                 or list(loader.node_sampler.num_neighbors.values) != [-1]
+                or loader.node_sampler.subgraph_type.value != 'directional'
                 or len(loader.dataset) != loader.data.num_nodes):
             raise ValueError("'AGCN.inference' needs a 'NeighborLoader' over "
-                             "all nodes with 'num_neighbors=[-1]'")
+                             "all nodes with 'num_neighbors=[-1]' and "
+                             "subgraph_type='directional'")
+        if any(conv.flow != 'source_to_target' for conv in self.convs):
+            raise ValueError("'AGCN.inference' follows the flow of its "
+                             "loader; turn the edges around and leave 'flow' "
+                             "at 'source_to_target'")
         batches = list(loader) if cache else loader
         bar = tqdm(total=sum(c.num_hops for c in self.convs) * len(loader),
                    disable=not progress_bar, desc='Inference')
@@ -234,8 +242,12 @@ class AGCN(BasicGNN):
                 f'{self.out_channels}, num_layers={num_layers})')
 
 
-def _adjacency(data: Any) -> Adj:
-    return data.adj_t if hasattr(data, 'adj_t') else data.edge_index
+def _graph_of(data: Any, device: Any) -> tuple[Adj, OptTensor]:
+    if getattr(data, 'adj_t', None) is not None:
+        return data.adj_t.to(device), None
+    weight = getattr(data, 'edge_weight', None)
+    return (data.edge_index.to(device),
+            None if weight is None else weight.to(device))
 
 
 def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
@@ -248,19 +260,19 @@ def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
     """
     name = 'AGCN.inference'
     h = x = check_features(x, name)
-    edges = conv._make_edges(x, _adjacency(data).to(x.device), None)
+    edges = conv._make_edges(x, *_graph_of(data, x.device))
     degree = degrees(edges, x.size(0), x.dtype)
     mean_degree = mean_degrees(edges, degree)
     for _ in range(conv.num_hops):
-        ph = torch.empty_like(h)
+        ph = torch.full_like(h, math.nan)
         measured = ph if conv.normalize else torch.empty_like(h)
         energy = h.new_zeros(())
         for batch in batches:
             n_id = batch.n_id.to(h.device)
             seeds = n_id[:batch.batch_size]
             local = h[n_id].to(device)
-            graph = conv._make_graph(local, _adjacency(batch).to(device),
-                                     None, degree[n_id].to(device))
+            graph = conv._make_graph(local, *_graph_of(batch, device),
+                                     degree[n_id].to(device))
             ph[seeds] = conv._propagate(local, graph)[:len(seeds)].to(ph)
             if conv.energy == 'total':
                 energy += edge_energy(local, graph.edges).to(energy)
@@ -275,5 +287,8 @@ def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
         beta = beta.to(h.device) if isinstance(beta, Tensor) else beta
         h = conv._step(h, ph, anisotropic_gate(energy, beta), None)
         h = conv._restart(h, x)
-    out = conv.lin(h.to(device))
+    if not torch.isfinite(ph).all() and torch.isfinite(x).all():
+        raise ValueError(f"'{name}' needs a loader over all nodes: not all "
+                         f"were among its 'input_nodes'")
+    out = conv.lin(h.to(device, conv.lin.weight.dtype))
     return (out if conv.bias is None else out + conv.bias).to(x.device)
