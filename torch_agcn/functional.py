@@ -636,6 +636,32 @@ def quotient(rough: Tensor, spread: Tensor,
     return (rough / spread).clamp(0, 2), spread
 
 
+def _dense_rows(x: Tensor, *indices: Tensor) -> list[Tensor]:
+    # Rows of dense or sparse features. Torch can select from sparse ones too,
+    # but looks at all their entries for it.
+    dtype = accumulation_dtype(x.dtype)
+    if x.layout == torch.strided:
+        return [x.index_select(-2, index).to(dtype) for index in indices]
+    if x.layout == torch.sparse_csr:
+        rowptr, col = x.crow_indices().long(), x.col_indices().long()
+        value = x.values()
+    else:
+        x = x.coalesce()
+        row, col = x.indices()
+        rowptr = torch._convert_indices_from_coo_to_csr(row, x.size(0))
+        value = x.values()
+    out = []
+    for index in indices:
+        start, count = rowptr[index], rowptr.diff()[index]
+        number = torch.repeat_interleave(count)
+        entry = torch.arange(number.numel()) + (
+            start - count.cumsum(0) + count)[number]
+        rows = value.new_zeros(index.numel(), x.size(1), dtype=dtype)
+        rows[number, col[entry]] = value[entry].to(dtype)
+        out.append(rows)
+    return out
+
+
 def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
     r"""Whether a few edges prove that the gate on the Dirichlet energy of
     :obj:`x` is exactly one.
@@ -648,13 +674,10 @@ def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
     needed = saturation(beta, accumulation_dtype(x.dtype))
     if x.numel() == 0 or needed == math.inf:
         return False
-    x = x.detach()
-    x = x.to_sparse_coo() if x.layout == torch.sparse_csr else x
     looked_at = max(2**16 // max(x.size(-1), 1), 1)
     while looked_at < num_edges // 4:
-        some, dim = slice(0, looked_at), x.dim() - 2
-        a, b = (check_features(x.index_select(dim, v[some]), 'is_saturated')
-                for v in (row, col))
+        some = slice(0, looked_at)
+        a, b = _dense_rows(x.detach(), row[some], col[some])
         energy = torch.linalg.vector_norm(a - b, dim=-1).square() / 2
         if weight is not None:
             energy = weight[some].detach() * energy

@@ -171,7 +171,7 @@ def test_inference(kwargs):
         model.eval().inference([data])
     for bad in [dict(subgraph_type='induced'),
                 dict(input_nodes=torch.zeros(50, dtype=torch.long))]:
-        with pytest.raises(ValueError, match='AGCN.inference'):
+        with pytest.raises(ValueError, match=r'AGCN\.inference'):
             model.inference(NeighborLoader(data, num_neighbors=[-1],
                                            batch_size=16, **bad))
 
