@@ -3,6 +3,11 @@ import torch
 from torch import Tensor
 
 
+# Small tensors gain nothing from threads, and on a busy machine threads that
+# wait for each other stall.
+torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(12345)

