@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor
 
-
 # Small tensors gain nothing from threads, and on a busy machine threads that
 # wait for each other stall.
 torch.set_num_threads(1)
