@@ -89,9 +89,8 @@ def sparse_features(data: Data, density: float = 0.2) -> Data:
     x = data.x
     data = copy(data)
     data.num_nodes = x.size(0)
-    if x.layout != torch.strided:
-        data.x = SparseFeatures(x)
-    elif int((x != 0).sum()) <= density * x.numel():
+    is_sparse = x.layout != torch.strided
+    if is_sparse or int((x != 0).sum()) <= density * x.numel():
         data.x = SparseFeatures(x)
     return data
 
