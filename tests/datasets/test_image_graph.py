@@ -462,11 +462,10 @@ def load(root, queue):
 
 def test_two_processes(tmp_path):
     pytest.importorskip('sklearn')
-    context = multiprocessing.get_context('fork')
+    context = multiprocessing.get_context('spawn')
     queue = context.Queue()
     args = (str(tmp_path), queue)
     processes = [context.Process(target=load, args=args) for _ in range(2)]
-    torch.set_num_threads(1)  # Threads do not survive a fork.
     for process in processes:
         process.start()
     digests = {queue.get(timeout=120) for _ in processes}

@@ -52,7 +52,7 @@ class KNNGraph(BaseTransform):
             distance instead of euclidean distance to find nearest neighbors.
             (default: :obj:`False`)
         num_workers (int, optional): Number of workers of :obj:`pyg-lib`. The
-            exact search uses the threads of :pytorch:`PyTorch` instead.
+            exact search uses the threads of PyTorch instead.
             (default: :obj:`1`)
         attr (str, optional): The node-level attribute to compare,
             :obj:`"pos"` or :obj:`"x"`. (default: :obj:`"pos"`)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
@@ -20,6 +20,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import to_torch_csc_tensor, to_undirected
 
 from torch_agcn import AGCNConv
+from torch_agcn.datasets import Planetoid
 from torch_agcn.nn.conv import agcn_conv
 
 STAR = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
@@ -101,6 +102,35 @@ def test_an_open_gate_is_gcn_conv(data):
             conv.cached = True
             assert torch.allclose(conv(x, edge_index, weight),
                                   gcn(x, edge_index, weight), atol=1e-5)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_random_graphs_against_dense(dense, data):
+    num_nodes = data.draw(st.integers(1, 8))
+    node = st.integers(0, num_nodes - 1)
+    edges = data.draw(st.lists(st.tuples(node, node), max_size=20))
+    edge_index = torch.tensor(edges, dtype=torch.long).view(-1, 2).t()
+    weight = data.draw(st.one_of(
+        st.none(), st.lists(st.floats(0.125, 4, width=32),
+                            min_size=len(edges), max_size=len(edges))))
+    weight = None if weight is None else torch.tensor(weight)
+    mode = data.draw(st.sampled_from(MODES + DEEP))
+    x = torch.randn(num_nodes, 5, dtype=torch.double)
+    conv = AGCNConv(5, 3, **mode, cached=data.draw(st.booleans())).double()
+    ref = dense(num_nodes, edge_index, weight)
+    if conv.energy == 'relative' and len(edges) == 0:
+        return  # Nothing to divide: all is smooth.
+    expected = ref.layer(x, conv.lin.weight.t(), conv.bias, conv.beta,
+                         conv.energy, conv.residual, conv.num_hops, conv.alpha)
+    if expected.isnan().any():
+        return  # The reference divides zero by zero.
+    assert torch.allclose(conv(x, edge_index, weight), expected, atol=1e-7)
+    if weight is not None and len(edges) > 0:
+        weight[data.draw(st.integers(0, len(edges) - 1))] = -1.0
+        with pytest.raises(ValueError, match='-1'):
+            conv(x, edge_index, weight)
 
 
 def test_improved_weighs_loops_twice_in_every_form():
@@ -746,6 +776,19 @@ def test_strange_graphs(mode, num_nodes, num_edges, kind, way):
         assert torch.isfinite(out).all()
         assert torch.isfinite(x.grad).all()
         assert all(torch.isfinite(p.grad).all() for p in conv.parameters())
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP[-1:])
+def test_huge_features_of_a_real_graph(tmp_path, mode, way):
+    data = Planetoid(tmp_path, 'Cora')[0]
+    for beta in [0.0, 1.0, 1e6]:
+        x = (1e8 * data.x).requires_grad_()
+        conv = AGCNConv(1433, 7, **{**mode, 'beta': beta}, **way)
+        out = conv(x, data.edge_index)
+        out.sum().backward()
+        assert torch.isfinite(out).all()
+        assert torch.isfinite(x.grad).all()
+        assert torch.isfinite(conv.lin.weight.grad).all()
 
 
 @pytest.mark.parametrize('kwargs, message', [
