@@ -10,7 +10,7 @@ quickstart: $(VENV)/ready
 	$(BIN)/python -m benchmarks quickstart
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -m "not data"
+	$(BIN)/python -m pytest -m "not data" -n 2
 
 # torch is asked for first, on its own: whatever the others say, it stays.
 $(VENV)/ready: requirements-dev.txt setup.py

@@ -46,6 +46,7 @@ setup(
             'hypothesis',
             'mypy',
             'pytest',
+            'pytest-xdist',
             'ruff',
             'setuptools>=64',
             'tabulate',

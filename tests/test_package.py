@@ -1,6 +1,7 @@
 import doctest
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import zipfile
@@ -42,6 +43,20 @@ print(conv(torch.rand(3, 4), torch.tensor([[0, 1], [1, 2]])).shape)
                          capture_output=True, text=True, cwd=ROOT,
                          check=False)
     assert 'torch.Size([3, 2])' in out.stdout, out.stderr
+
+
+def test_the_use_in_the_readme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+    code, = re.findall('```python\n(.*?)```', text, flags=re.DOTALL)
+    assert code.count('\n') <= 20
+    scope: dict = {}
+    exec(code, scope)
+    out = scope['Net']()(scope['data'].x, scope['data'].edge_index)
+    assert out.size() == (2708, 7)
+    # What the comment in its last line says:
+    last = code.strip().splitlines()[-1]
+    assert str(eval(last.split('#')[0], scope)) in last
 
 
 def test_wheel_has_the_package_and_nothing_else(tmp_path):

@@ -126,6 +126,8 @@ def relative_energy(
     :math:`\mathbf{\tilde{D}}` the in-degrees as in
     :class:`~torch_geometric.nn.conv.GCNConv` and the variance weighted by the
     mean of in- and out-degree, which keeps it in :math:`[0, 2]`.
+    Nodes of degree zero, which there are only without self-loops, do not
+    count.
 
     Args:
         x (torch.Tensor): The node features

@@ -97,14 +97,22 @@ def test_trimming():
 
 
 def test_to_hetero_where_gcn_works():
-    x_dict = {'a': torch.randn(12, 8)}
-    edge_index_dict = {('a', 'to', 'a'): graph()[1],
-                       ('a', 'from', 'a'): graph()[1]}
-    metadata = ['a'], list(edge_index_dict)
+    x, edge_index = graph()
+    one = {('a', 'to', 'a'): edge_index}
+    two = {**one, ('a', 'from', 'a'): graph()[1]}
     for build in [lambda: AGCN(8, 16, 2, 7, **OURS), Net]:
-        model = to_hetero(build(), metadata, debug=False)
-        out = model(x_dict, edge_index_dict)
-        assert out['a'].size() == (12, 7)
+        base = build()
+        model = to_hetero(base, (['a'], list(one)), debug=False)
+        for ours, theirs in zip(model.parameters(), base.parameters()):
+            ours.data.copy_(theirs)
+        assert torch.allclose(model({'a': x}, one)['a'], base(x, edge_index),
+                              atol=1e-6)
+        # Two types of edges are two layers, whose outputs are summed:
+        model = to_hetero(base, (['a'], list(two)), debug=False)
+        out = model({'a': x}, two)['a']
+        swapped = {key: two[other] for key, other in zip(two, reversed(two))}
+        assert not torch.allclose(model({'a': x}, swapped)['a'], out,
+                                  atol=1e-3)
 
 
 class Net(torch.nn.Module):
