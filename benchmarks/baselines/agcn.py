@@ -1,0 +1,125 @@
+r"""AGCN: the anisotropic graph convolutional network, in three readings.
+
+Mesgaran and Ben Hamza, `"Anisotropic Graph Convolutional Network for
+Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ (2020).
+
+* ``head='conv'``: the paper's formula in both layers.
+* ``head='linear'``: its equation (10) to the letter, which propagates once.
+* ``head='hops'``: our recommended setting, a perceptron and then ``num_hops``
+  gated steps in one :class:`~torch_agcn.AGCNConv`.
+"""
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Identity, Module
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+from torch_geometric.nn import Linear
+
+from benchmarks.baselines.layers import SparseLinear, sparse_first
+from benchmarks.training import Run, dropout, fit
+from torch_agcn import AGCN, AGCNConv
+
+
+class Net(Module):
+    r"""The paper's two layers, dropout before both."""
+
+    def __init__(self, in_channels: int, hidden_channels: int,
+                 out_channels: int, p: float, **kwargs: Any) -> None:
+        super().__init__()
+        self.model = AGCN(in_channels, hidden_channels, 2, out_channels, p,
+                          cached=True, **kwargs)
+        sparse_first(self.model.convs[0])
+        self.p = p
+
+    def first(self) -> Module:
+        r"""The layer with weight decay."""
+        return self.model.convs[0]
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        r"""The logits."""
+        return self.model(dropout(x, self.p, self.training), edge_index)
+
+
+class Hops(Module):
+    r"""Depth in hops, not in weight matrices: a perceptron of two layers, and
+    its outputs, which are few, propagated.
+    """
+
+    def __init__(self, in_channels: int, hidden_channels: int,
+                 out_channels: int, p: float, **kwargs: Any) -> None:
+        super().__init__()
+        self.lin = SparseLinear(in_channels, hidden_channels,
+                                weight_initializer='glorot',
+                                bias_initializer='zeros')
+        self.conv = AGCNConv(out_channels, out_channels, cached=True,
+                             **kwargs)
+        self.lin2, self.conv.lin = Linear(
+            hidden_channels, out_channels, bias=False,
+            weight_initializer='glorot'), Identity()
+        self.p = p
+
+    def first(self) -> Module:
+        r"""The layer with weight decay."""
+        return self.lin
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        r"""The logits."""
+        x = self.lin(dropout(x, self.p, self.training)).relu()
+        x = self.lin2(dropout(x, self.p, self.training))
+        return self.conv(x, edge_index)
+
+
+@torch.no_grad()
+def gates(model: Module, data: Data) -> list[float]:
+    r"""The gates of all layers or hops, in order."""
+    found: list[float] = []
+
+    def look(conv: AGCNConv, inputs: Any, _: Tensor) -> None:
+        found.extend(conv.gate(*inputs[:2]).flatten().tolist())
+
+    hooks = [m.register_forward_hook(look) for m in model.modules()
+             if isinstance(m, AGCNConv)]
+    model.eval()(data.x, data.edge_index)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    head: str = 'hops',
+    beta: float = 50.0,
+    energy: str = 'relative',
+    residual: bool = True,
+    num_hops: int = 16,
+    alpha: float = 0.1,
+    hidden_channels: int = 64,
+    p: float = 0.5,
+    lr: float = 0.01,
+    weight_decay: float = 5e-3,
+    epochs: int = 1000,
+    patience: int = 100,
+) -> Run:
+    r"""Trains the network and looks at its gates."""
+    seed_everything(seed)
+    layer = dict(beta=beta, energy=energy, residual=residual,
+                 num_hops=num_hops, alpha=alpha)
+    sizes = data.x.size(1), hidden_channels, int(data.y.max()) + 1
+    if head == 'hops':
+        model: Any = Hops(*sizes, p, **layer)
+    else:
+        model = Net(*sizes, p, head=head, **layer)
+    first = list(model.first().parameters())
+    ids = {id(w) for w in first}
+    params = [dict(params=first, weight_decay=weight_decay),
+              dict(params=[w for w in model.parameters()
+                           if id(w) not in ids])]
+    out = fit(model, data, lr=lr, params=params, epochs=epochs,
+              patience=patience)
+    out.extra.update({f'gate_{i}': g
+                      for i, g in enumerate(gates(model, data))})
+    return out

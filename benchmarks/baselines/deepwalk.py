@@ -1,0 +1,136 @@
+r"""DeepWalk: skip-gram on random walks, then logistic regression.
+
+Perozzi, Al-Rfou and Skiena, `"DeepWalk: Online Learning of Social
+Representations" <https://arxiv.org/abs/1403.6652>`_ (2014).
+
+Walks go to a uniformly drawn neighbour (node2vec's :math:`p = q = 1`). Nodes
+:math:`i` and :math:`j` at most ``window`` steps apart in a walk are a pair,
+and the embeddings :math:`\mathbf{u}` and contexts :math:`\mathbf{v}` minimise
+the mean over pairs of
+
+.. math::
+    -\log \sigma(\mathbf{u}_i^{\top} \mathbf{v}_j)
+    - \sum_{k=1}^{K} \log \sigma(-\mathbf{u}_i^{\top} \mathbf{v}_k)
+
+with :math:`K` random nodes :math:`k`. The features are not looked at.
+"""
+
+import torch
+import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import Parameter
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+from torch_geometric.utils import sort_edge_index
+
+from benchmarks.training import Run, row_pointer
+
+
+def random_walk(
+    indptr: Tensor,
+    indices: Tensor,
+    start: Tensor,
+    length: int,
+) -> Tensor:
+    """Returns walks of ``length`` nodes; a node without edges stays put."""
+    walk = [start]
+    for _ in range(length - 1):
+        node = walk[-1]
+        degree = indptr[node + 1] - indptr[node]
+        # In double, as in single a draw may round up to the degree itself.
+        step = torch.rand(node.numel(), dtype=torch.double) * degree
+        position = indptr[node] + step.long()
+        last = indices.numel() - 1
+        walk.append(torch.where(
+            degree > 0, indices[position.clamp(max=last)], node))
+    return torch.stack(walk, dim=1)
+
+
+def window_mask(length: int, window: int) -> Tensor:
+    """Returns which positions of a walk are a pair, [length, length]."""
+    position = torch.arange(length)
+    distance = (position[:, None] - position).abs()
+    return (distance > 0) & (distance <= window)
+
+
+def skip_gram_loss(
+    u: Tensor,
+    v: Tensor,
+    walk: Tensor,
+    negative: Tensor,
+    window: int,
+    num_negatives: int,
+) -> Tensor:
+    """Returns the mean loss over the pairs of some walks.
+
+    The nodes of a walk share its sampled nodes ``negative``, so that all
+    scores are two small matrix products per walk in place of one gather per
+    pair. Their mean stands for the mean over ``num_negatives`` own draws.
+    """
+    mask = window_mask(walk.size(1), window)
+    centre = F.embedding(walk, u)
+    near = centre @ F.embedding(walk, v).transpose(1, 2)
+    far = centre @ F.embedding(negative, v).transpose(1, 2)
+    # A node with more pairs meets more negatives.
+    share = mask.sum(dim=1) / mask.sum()
+    positive = F.softplus(-near[:, mask]).mean()
+    noise = (F.softplus(far).mean(dim=(0, 2)) * share).sum()
+    return positive + num_negatives * noise
+
+
+def embed(
+    edge_index: Tensor,
+    num_nodes: int,
+    *,
+    dim: int,
+    walk_length: int,
+    walks_per_node: int,
+    window: int,
+    num_negatives: int,
+    batch_size: int,
+    lr: float,
+) -> Tensor:
+    """Returns the skip-gram embedding of every node, [num_nodes, dim]."""
+    row, indices = sort_edge_index(edge_index)
+    indptr = row_pointer(row, num_nodes)
+    u = Parameter(torch.empty(num_nodes, dim).uniform_(-0.5, 0.5) / dim)
+    v = Parameter(torch.zeros(num_nodes, dim))
+    optimizer = torch.optim.Adam([u, v], lr=lr)
+    starts = torch.cat([torch.randperm(num_nodes)
+                        for _ in range(walks_per_node)]).split(batch_size)
+    for step, start in enumerate(starts):
+        for group in optimizer.param_groups:  # falls to zero, as word2vec's
+            group['lr'] = lr * (1 - step / len(starts))
+        walk = random_walk(indptr, indices, start, walk_length)
+        negative = torch.randint(num_nodes, (start.numel(), walk_length))
+        optimizer.zero_grad()
+        skip_gram_loss(u, v, walk, negative, window, num_negatives).backward()
+        optimizer.step()
+    return u.detach()
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    dim: int = 128,
+    walk_length: int = 40,
+    walks_per_node: int = 80,
+    window: int = 10,
+    num_negatives: int = 5,
+    batch_size: int = 256,
+    lr: float = 0.01,
+    C: float = 1.0,
+) -> Run:
+    """Embeds all nodes, then classifies them from the training labels."""
+    seed_everything(seed)
+    z = embed(data.edge_index, data.num_nodes, dim=dim,
+              walk_length=walk_length, walks_per_node=walks_per_node,
+              window=window, num_negatives=num_negatives,
+              batch_size=batch_size, lr=lr).numpy()
+    train = data.train_mask
+    model = LogisticRegression(C=C, max_iter=1000)
+    model.fit(z[train], data.y[train])
+    log_prob = torch.from_numpy(model.predict_log_proba(z)).float()
+    return Run(log_prob, walks_per_node)

@@ -1,0 +1,90 @@
+r"""DGI: deep graph infomax, then logistic regression.
+
+Velickovic et al., `"Deep Graph Infomax" <https://arxiv.org/abs/1809.10341>`_
+(2019). A one-layer GCN learns, without labels, to tell its outputs from those
+on shuffled features, given the mean of all outputs.
+"""
+from copy import deepcopy
+
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import Module, Parameter, PReLU
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+from torch_geometric.nn import DeepGraphInfomax
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import to_scipy_sparse_matrix
+
+from benchmarks.baselines.layers import SparseLinear
+from benchmarks.training import Run, dropout, symmetric_product, to_torch
+
+
+class Encoder(Module):
+    r"""A GCN layer on features that are multiplied with its weights already:
+    to shuffle rows before the product or after it is the same.
+    """
+
+    def __init__(self, hidden_channels: int) -> None:
+        super().__init__()
+        self.bias = Parameter(torch.zeros(hidden_channels))
+        self.act = PReLU(hidden_channels)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        r"""The embedding of all nodes."""
+        return self.act(symmetric_product(adj, x) + self.bias)
+
+
+def normalized_adjacency(data: Data) -> Tensor:
+    r"""GCN's matrix P in CSR: messages of 512 numbers each are too large."""
+    edge_index, weight = gcn_norm(data.edge_index, num_nodes=data.num_nodes)
+    return to_torch(to_scipy_sparse_matrix(edge_index, weight,
+                                           data.num_nodes).tocsr())
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    hidden_channels: int = 512,
+    p: float = 0.0,
+    lr: float = 0.001,
+    epochs: int = 300,
+    patience: int = 20,
+    C: float = 1.0,
+) -> Run:
+    r"""Embeds all nodes without labels, then classifies them."""
+    seed_everything(seed)
+    adj = normalized_adjacency(data)
+    lin = SparseLinear(data.x.size(1), hidden_channels, bias=False,
+                       weight_initializer='glorot')
+    model = DeepGraphInfomax(
+        hidden_channels, Encoder(hidden_channels),
+        summary=lambda z, *_: z.mean(dim=0).sigmoid(),
+        corruption=lambda x, adj: (x[torch.randperm(x.size(0))], adj))
+    model.lin = lin
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+
+    best, best_epoch, epoch, state = float('inf'), 0, 0, None
+    for epoch in range(1, epochs + 1):
+        optimizer.zero_grad()
+        x = lin(dropout(data.x, p, training=True))
+        loss = model.loss(*model(x, adj))
+        loss.backward()
+        optimizer.step()
+        if loss < best:
+            best, best_epoch = loss.item(), epoch
+            state = deepcopy(model.state_dict())
+        elif epoch - best_epoch >= patience:
+            break
+
+    if state is not None:
+        model.load_state_dict(state)
+    with torch.no_grad():
+        z = model.encoder(lin(data.x), adj)
+    # The features' scale depends on the data set; C should not.
+    z = (z / z.pow(2).mean().sqrt()).numpy()
+    classifier = LogisticRegression(C=C, max_iter=1000)
+    classifier.fit(z[data.train_mask], data.y[data.train_mask])
+    logits = torch.from_numpy(classifier.predict_log_proba(z)).float()
+    return Run(logits, epoch)

@@ -1,0 +1,51 @@
+r"""GCN: the graph convolutional network.
+
+Kipf and Welling, `"Semi-Supervised Classification with Graph Convolutional
+Networks" <https://arxiv.org/abs/1609.02907>`_ (2017): :math:`\mathbf{P}
+\mathrm{ReLU}(\mathbf{P} \mathbf{X} \mathbf{W}_1) \mathbf{W}_2`.
+"""
+from torch import Tensor
+from torch.nn import Module
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+
+from benchmarks.baselines.layers import sparse_first
+from benchmarks.training import Run, dropout, fit
+
+
+class Net(Module):
+    r"""Two layers, dropout before both."""
+
+    def __init__(self, in_channels: int, hidden_channels: int,
+                 out_channels: int, p: float) -> None:
+        super().__init__()
+        self.conv1 = sparse_first(
+            GCNConv(in_channels, hidden_channels, cached=True))
+        self.conv2 = GCNConv(hidden_channels, out_channels, cached=True)
+        self.p = p
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        r"""The logits."""
+        x = dropout(x, self.p, self.training)
+        x = self.conv1(x, edge_index).relu()
+        x = dropout(x, self.p, self.training)
+        return self.conv2(x, edge_index)
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    hidden_channels: int = 16,
+    p: float = 0.5,
+    lr: float = 0.01,
+    weight_decay: float = 5e-4,
+    epochs: int = 200,
+    patience: int = 10,
+) -> Run:
+    r"""Trains the network."""
+    seed_everything(seed)
+    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
+               patience=patience)

@@ -1,0 +1,61 @@
+r"""GIN: the graph isomorphism network.
+
+Xu et al., `"How Powerful are Graph Neural Networks?"
+<https://arxiv.org/abs/1810.00826>`_ (2019): an MLP on :math:`(1 + \epsilon)
+\mathbf{h}_i + \sum_j \mathbf{h}_j`. The MLP's first matrix is applied before
+the sum, which is the same up to its bias and keeps sparse features sparse.
+The paper's batch normalisation is left out: at width 16 on Cora's public split
+it had 57.3 % validation accuracy, and 68.9 % without (two seeds each).
+"""
+from torch import Tensor
+from torch.nn import Linear, Module, ReLU, Sequential
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+from torch_geometric.nn import GINConv
+
+from benchmarks.baselines.layers import SparseLinear
+from benchmarks.training import Run, dropout, fit
+
+
+class Net(Module):
+    r"""Two layers of an MLP each, dropout before both."""
+
+    def __init__(self, in_channels: int, hidden_channels: int,
+                 out_channels: int, p: float) -> None:
+        super().__init__()
+        H = hidden_channels
+        self.lin1 = SparseLinear(in_channels, H, bias=False,
+                                 weight_initializer='glorot')
+        self.conv1 = GINConv(Sequential(
+            ReLU(), Linear(H, H), ReLU()), train_eps=True)
+        self.lin2 = SparseLinear(H, H, bias=False,
+                                 weight_initializer='glorot')
+        self.conv2 = GINConv(Sequential(
+            ReLU(), Linear(H, out_channels)), train_eps=True)
+        self.p = p
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        r"""The logits."""
+        x = self.lin1(dropout(x, self.p, self.training))
+        x = self.conv1(x, edge_index)
+        x = self.lin2(dropout(x, self.p, self.training))
+        return self.conv2(x, edge_index)
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    hidden_channels: int = 64,
+    p: float = 0.5,
+    lr: float = 0.01,
+    weight_decay: float = 5e-4,
+    epochs: int = 200,
+    patience: int = 50,
+) -> Run:
+    r"""Trains the network, weight decay on all layers."""
+    seed_everything(seed)
+    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    params = [dict(params=model.parameters(), weight_decay=weight_decay)]
+    return fit(model, data, lr=lr, params=params, epochs=epochs,
+               patience=patience)

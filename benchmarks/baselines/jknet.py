@@ -1,0 +1,63 @@
+r"""JK-Net: a GCN whose last layer sees all layers before it.
+
+Xu et al., `"Representation Learning on Graphs with Jumping Knowledge
+Networks" <https://arxiv.org/abs/1806.03536>`_ (2018).
+"""
+from itertools import pairwise
+
+from torch import Tensor
+from torch.nn import Linear, Module, ModuleList
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, JumpingKnowledge
+
+from benchmarks.baselines.layers import sparse_first
+from benchmarks.training import Run, dropout, fit
+
+
+class Net(Module):
+    r"""Graph convolutions, their outputs joined, and a linear map."""
+
+    def __init__(self, in_channels: int, hidden_channels: int,
+                 out_channels: int, num_layers: int, mode: str,
+                 p: float) -> None:
+        super().__init__()
+        sizes = [in_channels] + [hidden_channels] * num_layers
+        self.convs = ModuleList([GCNConv(a, b, cached=True)
+                                 for a, b in pairwise(sizes)])
+        sparse_first(self.convs[0])
+        self.jk = JumpingKnowledge(mode)
+        self.lin = Linear(sum(sizes[1:]) if mode == 'cat' else
+                          hidden_channels, out_channels)
+        self.p = p
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        r"""The logits."""
+        xs = []
+        for conv in self.convs:
+            x = dropout(x, self.p, self.training)
+            x = conv(x, edge_index).relu()
+            xs.append(x)
+        return self.lin(dropout(self.jk(xs), self.p, self.training))
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    num_layers: int = 2,
+    mode: str = 'cat',
+    hidden_channels: int = 32,
+    p: float = 0.5,
+    lr: float = 0.005,
+    weight_decay: float = 5e-4,
+    epochs: int = 500,
+    patience: int = 50,
+) -> Run:
+    r"""Trains the network, weight decay on all layers."""
+    seed_everything(seed)
+    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1,
+                num_layers, mode, p)
+    params = [dict(params=model.parameters(), weight_decay=weight_decay)]
+    return fit(model, data, lr=lr, params=params, epochs=epochs,
+               patience=patience)

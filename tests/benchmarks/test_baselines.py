@@ -1,0 +1,117 @@
+import importlib
+import inspect
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+from torch_geometric.utils import to_undirected
+
+from benchmarks import table, tune
+from benchmarks.baselines.chebynet import ChebConv, WeightFirst
+from benchmarks.baselines.layers import sparse_first
+from benchmarks.baselines.monet import MoNetConv
+from benchmarks.data import draw_per_class, draw_share
+
+# What makes each method quick; those not written yet are left out.
+QUICK = dict(epochs=3, patience=3, walks_per_node=2, walk_length=5, sweeps=1,
+             label_steps=2, graph_steps=2, num_steps=4, num_hops=3)
+METHODS = [m for m in table.METHODS if importlib.util.find_spec(
+    f'benchmarks.baselines.{table.module_of(m)}')]
+
+
+def tiny_graph(sparse: bool) -> Data:
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(40) % 3
+    x = (torch.rand(40, 12, generator=generator) < 0.2).float()
+    x[torch.arange(40), y] = 1
+    edge_index = torch.randint(40, (2, 60), generator=generator)
+    path = torch.stack([torch.arange(39), torch.arange(1, 40)])
+    edge_index = torch.cat([edge_index, path], dim=1)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    data = Data(x=x / x.sum(dim=1, keepdim=True), y=y, num_nodes=40,
+                edge_index=to_undirected(edge_index))
+    node = torch.arange(40)
+    data.train_mask, data.val_mask = node < 12, (node >= 12) & (node < 24)
+    data.test_mask = node >= 24
+    if sparse:
+        data.x = data.x.to_sparse().coalesce()
+    return data
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_baseline(method):
+    run = importlib.import_module(
+        f'benchmarks.baselines.{table.module_of(method)}').run
+    fixed = table.read_settings(method).get('fixed', {}).get('all', {})
+    quick = {key: value for key, value in QUICK.items()
+             if key in inspect.signature(run).parameters}
+    settings = {**quick, **{k: v for k, v in fixed.items()
+                            if k not in ['epochs', 'patience']}}
+    outs = [run(tiny_graph(sparse), 5, **settings)
+            for sparse in [False, True, True]]
+    for out in outs:
+        assert out.logits.shape == (40, 3)
+        assert not out.logits.isnan().any()
+    assert torch.equal(outs[1].logits, outs[2].logits)
+    if method.startswith('agcn'):
+        gates = [v for k, v in outs[0].extra.items() if 'gate_' in k]
+        assert len(gates) == dict(agcn_literal=1, agcn_paper=2, agcn=3)[method]
+        assert all(0 <= gate <= 1 for gate in gates)
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_grid(method):
+    for config in tune.grid(method):
+        table.settings_of(method, 'Cora', **config)
+    for dataset in table.DATASETS:
+        table.settings_of(method, dataset)
+
+
+def test_sparse_linear():
+    dense, sparse = tiny_graph(False), tiny_graph(True)
+    conv = GCNConv(12, 4)
+    expected = conv(dense.x, dense.edge_index)
+    grad, = torch.autograd.grad(expected.square().sum(), conv.lin.weight)
+    sparse_first(conv)
+    for x in [dense.x, sparse.x, 1 * sparse.x]:
+        out = conv(x, dense.edge_index)
+        assert torch.allclose(out, expected, atol=1e-6)
+        out, = torch.autograd.grad(out.square().sum(), conv.lin.weight)
+        assert torch.allclose(out, grad, atol=1e-5)
+    # Other positions of as many entries:
+    flipped = sparse.x.to_dense().flip(1)
+    out = conv(flipped.to_sparse(), dense.edge_index)
+    assert torch.allclose(out, conv(flipped, dense.edge_index), atol=1e-6)
+
+
+def test_chebynet_weights_first():
+    data = tiny_graph(True)
+    ours, pyg = WeightFirst(12, 4, K=3), ChebConv(12, 4, K=3)
+    for a, b in zip(ours.lins, pyg.lins):
+        b.load_state_dict(a.state_dict())
+    expected = pyg(data.x.to_dense(), data.edge_index, lambda_max=2.0)
+    assert torch.allclose(ours(data.x, data.edge_index), expected, atol=1e-6)
+
+
+def test_monet_weights_sum_to_one():
+    data = tiny_graph(False)
+    conv = MoNetConv(12, 1, kernel_size=2)
+    torch.nn.init.ones_(conv.lin.weight)
+    pseudo = torch.rand(data.num_edges, 2)
+    # Each kernel takes a mean of ones from the rows that sum to one:
+    out = conv(data.x, data.edge_index, pseudo)
+    assert torch.allclose(out, torch.full((40, 1), 2.0), atol=1e-5)
+
+
+def test_splits():
+    y = torch.arange(3000) % 4
+    order = torch.randperm(3000)
+    train, val, test = draw_per_class(y, order)
+    assert y[train].bincount().tolist() == [20] * 4
+    assert (len(val), len(test)) == (500, 1000)
+    assert len(torch.cat([train, val, test]).unique()) == 1580
+    parts = draw_share(y, order)
+    assert [y[part].bincount().tolist() for part in parts] == [
+        [225] * 4, [75] * 4, [450] * 4]
+    assert len(torch.cat(parts).unique()) == 3000
