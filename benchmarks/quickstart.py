@@ -8,6 +8,7 @@ the architecture does), the gates of all layers, and the training curves.
 """
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,9 +25,9 @@ from benchmarks.training import dropout, fit
 from torch_agcn import AGCN, AGCNConv
 from torch_agcn.datasets import ImageGraph, Planetoid
 
-TABLE = Table(RESULTS / 'quickstart.csv', [
+COLUMNS = [
     'dataset', 'method', 'depth', 'seed', 'epochs', 'val_accuracy',
-    'test_accuracy', 'gates', 'ms_per_epoch', 'train_losses', 'val_losses'])
+    'test_accuracy', 'gates', 'ms_per_epoch', 'train_losses', 'val_losses']
 METHODS = ['GCN', 'AGCN, paper', 'AGCN, relative + residual']
 OPEN = 'the same hops, gate held open'
 DEPTHS = [2, 4, 8, 16, 32]
@@ -98,7 +99,8 @@ def load(root: str) -> dict[str, Data]:
     return {'Cora': cora, 'Digits': ImageGraph(root, 'Digits')[0]}
 
 
-def run(dataset: str, method: str, depth: int, seed: int, data: Data) -> None:
+def run(table: Table, dataset: str, method: str, depth: int, seed: int,
+        data: Data) -> None:
     r"""Trains one model and writes its row."""
     seed_everything(seed)
     model = build(method, data, depth)
@@ -109,7 +111,7 @@ def run(dataset: str, method: str, depth: int, seed: int, data: Data) -> None:
                  on_epoch=lambda *pair: losses.append(pair))
     seconds = time.perf_counter() - start
     hit = (result.logits.argmax(-1) == data.y).float()
-    TABLE.append(
+    table.append(
         dataset=dataset, method=method, depth=depth, seed=seed,
         epochs=result.epochs,
         val_accuracy=round(100 * float(hit[data.val_mask].mean()), 2),
@@ -146,25 +148,27 @@ def _range(values: str) -> str:
     return f'{low:.3g}' if low == high else f'{low:.3g} to {high:.3g}'
 
 
-def draw(rows: pd.DataFrame) -> list[str]:
+def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""The three plots, from the rows alone."""
     import matplotlib
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
+    plt.rcParams['svg.hashsalt'] = 'quickstart'
 
     styles = dict(zip([*METHODS, OPEN], [
         dict(color='#555555', marker='o', linestyle='--'),
         dict(color='#d95f02', marker='s', linestyle='-.'),
         dict(color='#1b6ca8', marker='D', linestyle='-'),
         dict(color='#7fb3d5', marker='v', linestyle=':')]))
-    FIGURES.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     cora, paths = rows[rows.dataset == 'Cora'], []
 
     def save(figure: Any, name: str) -> None:
         figure.tight_layout()
-        for end in ['png', 'svg']:
-            figure.savefig(FIGURES / f'{name}.{end}', dpi=144)
-        paths.append(str(FIGURES / f'{name}.png'))
+        figure.savefig(folder / f'{name}.png', dpi=144)
+        # The same picture is the same file:
+        figure.savefig(folder / f'{name}.svg', metadata={'Date': None})
+        paths.append(folder / f'{name}.png')
         plt.close(figure)
 
     figure, axis = plt.subplots(figsize=(6.4, 4))
@@ -219,24 +223,36 @@ def main(argv: list[str]) -> None:
     parser.add_argument('--depths', type=int, nargs='+', default=DEPTHS)
     parser.add_argument('--fresh', action='store_true',
                         help='forget the runs there are')
+    parser.add_argument('--out', type=Path, default=Path('quickstart'),
+                        help='where results and plots go')
+    parser.add_argument('--readme', action='store_true',
+                        help='put them where the README shows them from')
     args = parser.parse_args(argv)
     # Graphs of this size gain nothing from a second thread, and on a busy
     # machine threads that wait for each other stall.
     torch.set_num_threads(1)
-    if args.fresh and TABLE.path.exists():
-        TABLE.path.unlink()
+    results, figures = args.out, args.out
+    if args.readme:
+        results, figures = RESULTS, FIGURES
+    table = Table(results / 'quickstart.csv', COLUMNS)
+    if args.fresh:
+        table.path.unlink(missing_ok=True)
     data = load(args.root)
     jobs = [(dataset, method, 16 if method == METHODS[2] else 2, seed)
             for dataset in data for method in METHODS
             for seed in range(args.seeds)]
     jobs += [('Cora', method, depth, 0)
              for method in [*METHODS, OPEN] for depth in args.depths]
-    rows = TABLE.read()
+    rows = table.read()
     done = set(zip(rows.dataset, rows.method, rows.depth, rows.seed))
-    bar = tqdm([j for j in dict.fromkeys(jobs) if j not in done])
+    jobs = [job for job in dict.fromkeys(jobs) if job not in done]
+    if done:
+        print(f'{len(done)} runs are in {table.path} already; '
+              f'--fresh runs them anew.')
+    bar = tqdm(jobs)
     for dataset, method, depth, seed in bar:
         bar.set_description(f'{dataset}, {method}, depth {depth}')
-        run(dataset, method, depth, seed, data[dataset])
-    rows = TABLE.read()
+        run(table, dataset, method, depth, seed, data[dataset])
+    rows = table.read()
     show(rows)
-    print('Plots:', *draw(rows), sep='\n  ')
+    print('Plots:', *draw(rows, figures), sep='\n  ')
