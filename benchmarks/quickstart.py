@@ -180,7 +180,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
              title='Cora: accuracy against depth')
     axis.minorticks_off()
     axis.grid(alpha=0.3)
-    axis.legend()
+    axis.legend(loc='center right', bbox_to_anchor=(1, 0.56))
     save(figure, 'quickstart_depth')
 
     figure, axis = plt.subplots(figsize=(6.4, 4))
