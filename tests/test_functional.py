@@ -2,12 +2,14 @@ import math
 
 import pytest
 import torch
+import torch_geometric.transforms as T
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
-from torch_agcn import functional
+from torch_agcn import AGCNConv, functional
 from torch_agcn._sparse import Edges
+from torch_agcn.datasets import Planetoid
 from torch_agcn.functional import (
     anisotropic_gate,
     dirichlet_energy,
@@ -353,6 +355,20 @@ def test_gate_beyond_all_bounds():
             assert torch.isfinite(energy.grad).all()
         assert gate.tolist() == [1, 1]
         assert energy.grad.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize('name, energy', [
+    ('Cora', 649.6),
+    pytest.param('CiteSeer', 236.7, marks=pytest.mark.data),
+    pytest.param('PubMed', 2586, marks=pytest.mark.data),
+])
+def test_the_gate_of_the_paper_is_open_on_its_data(tmp_path, name, energy):
+    data = Planetoid(tmp_path, name, transform=T.NormalizeFeatures())[0]
+    assert float(dirichlet_energy(data.x, data.edge_index)) == pytest.approx(
+        energy, rel=1e-3)
+    for tenth in range(1, 51):  # the paper's grid
+        conv = AGCNConv(data.num_features, 16, beta=tenth / 10)
+        assert conv.gate(data.x, data.edge_index) == 1
 
 
 def test_saturation_is_exact():
