@@ -51,4 +51,4 @@ clean-data:
 	rm -rf data
 
 clean: clean-data
-	rm -rf $(VENV) quickstart build dist *.egg-info .*_cache
+	rm -rf $(VENV) quickstart quick build dist *.egg-info .*_cache

@@ -6,7 +6,8 @@ import sys
 import benchmarks
 
 # What is no experiment but serves them:
-PARTS = {'__main__', 'baselines', 'data', 'results', 'training'}
+PARTS = {'__main__', 'baselines', 'data', 'plots', 'results', 'runner',
+         'training'}
 
 
 def main() -> int:

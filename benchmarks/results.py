@@ -7,7 +7,7 @@ import subprocess
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -38,6 +38,14 @@ def provenance() -> dict[str, str]:
     }
 
 
+class Claim(NamedTuple):
+    r"""A claim of the paper, and what came of it here."""
+
+    paper: str
+    holds: str  # 'yes', 'no' or 'not shown'
+    measured: str
+
+
 class Table:
     r"""A CSV file that rows are appended to, one for each finished run.
 
@@ -52,6 +60,7 @@ class Table:
 
     def __init__(self, path: Path, columns: list[str]) -> None:
         self.path = path
+        self.own_columns = columns
         self.columns = [*columns, *provenance()]
 
     def read(self) -> pd.DataFrame:

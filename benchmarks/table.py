@@ -7,28 +7,18 @@ import argparse
 import importlib
 import inspect
 import json
-import multiprocessing
-import os
-import resource
-import signal
-import sys
-import threading
 import time
-import traceback
-import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from statistics import mean, median
+from collections.abc import Callable
+from statistics import median
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 import yaml
-from tqdm import tqdm
 
-from benchmarks.data import DATASETS, SPLITS, load, splits_of
+from benchmarks import runner
+from benchmarks.data import CITATION, DATASETS, SPLITS, load, splits_of
 from benchmarks.results import (
     RESULTS,
     ROOT,
@@ -36,6 +26,7 @@ from benchmarks.results import (
     markdown_table,
     write_readme,
 )
+from benchmarks.training import Run
 
 COLUMNS = ['method', 'dataset', 'split', 'seed', 'settings', 'epochs',
            'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
@@ -78,9 +69,10 @@ def read_settings(method: str) -> dict[str, Any]:
     return yaml.safe_load(path.read_text()) or {} if path.exists() else {}
 
 
-def module_of(method: str) -> str:
-    r"""The file a method is in."""
-    return read_settings(method).get('module', method)
+def run_of(method: str) -> Callable[..., Run]:
+    r"""The function that runs a method."""
+    name = read_settings(method).get('module', method)
+    return importlib.import_module(f'benchmarks.baselines.{name}').run
 
 
 def settings_of(method: str, dataset: str, **chosen: Any) -> str:
@@ -88,10 +80,8 @@ def settings_of(method: str, dataset: str, **chosen: Any) -> str:
     file fixes for all and for this data set, then what was chosen.
     """
     file = read_settings(method)
-    run = importlib.import_module(
-        f'benchmarks.baselines.{file.get("module", method)}').run
-    settings = {key: p.default
-                for key, p in inspect.signature(run).parameters.items()
+    parameters = inspect.signature(run_of(method)).parameters
+    settings = {key: p.default for key, p in parameters.items()
                 if p.kind == p.KEYWORD_ONLY}
     fixed = file.get('fixed', {})
     chosen = chosen or file.get('chosen', {}).get(dataset, {})
@@ -101,17 +91,17 @@ def settings_of(method: str, dataset: str, **chosen: Any) -> str:
             raise ValueError(f"'{method}' has no settings {sorted(unknown)}; "
                              f'it has {sorted(settings)}')
         settings.update(update)
-    return json.dumps(settings, sort_keys=True)
+    return runner.as_json(**settings)
 
 
 # Runs ########################################################################
 
 
-def measure(task: Task, module: str, root: str) -> dict[str, Any]:
+def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Runs a task and returns its row."""
-    run = importlib.import_module(f'benchmarks.baselines.{module}').run
+    run = run_of(task.method)
     data = load(task.dataset, task.split, task.seed, root)
-    _reset_peak()
+    runner.reset_peak()
     start = time.perf_counter()
     out = run(data, task.seed, **json.loads(task.settings))
     seconds = time.perf_counter() - start
@@ -129,164 +119,9 @@ def measure(task: Task, module: str, root: str) -> dict[str, Any]:
         'val_accuracy': round(float(hit[val].mean()), 3),
         'test_accuracy': round(float(hit[data.test_mask].mean()), 3),
         'seconds': round(seconds, 2),
-        'peak_mb': _peak(),
+        'peak_mb': runner.peak_mb(),
         'gates': ' '.join(f'{gate:.5g}' for gate in gates),
     }
-
-
-def _reset_peak() -> None:
-    # Linux forgets the peak when told to; elsewhere it is the process's.
-    if Path('/proc/self/clear_refs').exists():
-        Path('/proc/self/clear_refs').write_text('5')
-
-
-def _peak() -> int:
-    status = Path('/proc/self/status')
-    if status.exists():
-        return int(status.read_text().split('VmHWM:')[1].split()[0]) // 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
-def _work(pipe: Connection, root: str) -> None:
-    r"""A worker process: tasks in, rows or errors out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
-    warnings.filterwarnings('ignore', 'Sparse (CSR|inv)')
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        try:
-            task, module = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send((measure(task, module, root), ''))
-        except Exception:
-            pipe.send((None, traceback.format_exc()))
-
-
-def _end_with_parent() -> None:
-    # A parent that was killed cannot end its workers.
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def execute(tasks: Iterable[Task], jobs: int,
-            root: str) -> Iterator[tuple[Task, dict[str, Any] | None, str]]:
-    r"""Runs tasks in processes of one thread each, and yields each with its
-    row, or with an error and no row, as they finish.
-    """
-    for name in ['OMP', 'MKL', 'OPENBLAS']:  # for the workers to inherit
-        os.environ[f'{name}_NUM_THREADS'] = '1'
-    # Neither torch's nor the C library's threads survive a fork.
-    context = multiprocessing.get_context('spawn')
-    queue = list(tasks)[::-1]
-    busy: dict[Any, tuple[Any, Task]] = {}
-
-    def hand_out(pipe: Any, process: Any) -> None:
-        task = queue.pop()
-        busy[pipe] = process, task
-        pipe.send((task, module_of(task.method)))
-
-    def start() -> None:
-        pipe, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, root),
-                                  daemon=True)
-        process.start()
-        theirs.close()
-        hand_out(pipe, process)
-
-    try:
-        while queue or busy:
-            while queue and len(busy) < jobs:
-                start()
-            for pipe in wait(list(busy)):
-                process, task = busy[pipe]
-                try:
-                    row, error = pipe.recv()
-                except EOFError:  # out of memory, say
-                    process.join()
-                    row = None
-                    error = f'its process ended with {process.exitcode}'
-                    del busy[pipe]
-                else:
-                    if queue:
-                        hand_out(pipe, process)
-                    else:
-                        del busy[pipe]
-                        pipe.close()
-                yield task, row, error
-    finally:
-        for process, _ in busy.values():
-            process.terminate()
-
-
-def run_missing(tasks: list[Task], table: Table, jobs: int, root: str,
-                drop: Iterable[str] = ()) -> list[tuple[Task, str]]:
-    r"""Runs what has no row in a table yet, and returns what failed."""
-    rows = table.read()
-    done = {Task(*key) for key in rows[list(Task._fields)].itertuples(
-        index=False, name=None)}
-    todo = [task for task in dict.fromkeys(tasks) if task not in done]
-    left = TimeLeft(rows, todo, jobs)
-    failed = []
-    bar = tqdm(total=len(set(tasks)), initial=len(set(tasks)) - len(todo),
-               bar_format='{percentage:3.0f}% |{bar:20}| {n_fmt}/{total_fmt} '
-               'runs, {elapsed} passed{postfix}')
-    with bar:
-        bar.set_postfix_str(left.text())
-        for task, row, error in execute(todo, jobs, root):
-            if row is None:
-                failed.append((task, error))
-            else:
-                table.append(**{k: v for k, v in row.items()
-                                if k not in drop})
-            left.finished(task, row)
-            bar.update()
-            bar.set_postfix_str(f'{left.text()}, last {task.method} on '
-                                f'{task.dataset}')
-    return failed
-
-
-class TimeLeft:
-    r"""An estimate from the runs of the same method on the same data, for
-    some methods take a thousand times as long as others.
-    """
-
-    def __init__(self, rows: pd.DataFrame, todo: list[Task],
-                 jobs: int) -> None:
-        self.seconds: dict[Any, list[float]] = defaultdict(list)
-        for key in zip(rows.method, rows.dataset, rows.seconds):
-            self.seconds[key[:2]].append(key[2])
-        self.todo = [task[:2] for task in todo]
-        self.jobs = jobs
-
-    def finished(self, task: Task, row: dict[str, Any] | None) -> None:
-        r"""Learns from a run."""
-        self.todo.remove(task[:2])
-        if row is not None:
-            self.seconds[task[:2]].append(row['seconds'])
-
-    def text(self) -> str:
-        r"""The time that all remaining runs will take."""
-        known = {key: median(v) for key, v in self.seconds.items() if v}
-        if not known:
-            return 'time left unknown'
-        other = mean(known.values())
-        minutes = sum(known.get(key, other) for key in self.todo) / (
-            60 * self.jobs)
-        return f'about {int(minutes // 60)}:{int(minutes % 60):02d} h left'
-
-
-def report(failed: list[tuple[Task, str]]) -> None:
-    r"""Says what failed, and ends with an error if anything did."""
-    for task, error in failed:
-        print(f'\n{task.method} on {task.dataset} ({task.split}, seed '
-              f'{task.seed}) failed: {error}', file=sys.stderr)
-    if failed:
-        raise SystemExit(f'{len(failed)} runs failed and have no row; the '
-                         f'same command tries them again.')
 
 
 # The table ###################################################################
@@ -425,41 +260,38 @@ def epoch(datasets: list[str], root: str, repeats: int = 5,
               f'ratio {a / b:.3f}, at most {EPOCH_BOUNDS.get(name, 1.0)}')
 
 
-def parse(name: str, argv: list[str], seeds: int,
-          **extra: str) -> argparse.Namespace:
+def parser(name: str, runs: int) -> argparse.ArgumentParser:
     r"""The options that tables and searches share."""
-    parser = argparse.ArgumentParser(f'python -m benchmarks {name}')
-    parser.add_argument('--methods', nargs='+', default=list(METHODS),
-                        choices=list(METHODS), metavar='METHOD',
-                        help=f'of {", ".join(METHODS)} (default: all)')
-    parser.add_argument('--datasets', nargs='+', default=DATASETS[:3],
-                        choices=DATASETS, metavar='NAME',
-                        help=f'of {", ".join(DATASETS)} (default: the '
-                        f'citation networks)')
-    parser.add_argument('--seeds', type=int, default=seeds,
-                        help='how many (default: %(default)s)')
-    parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1,
-                        help='processes at a time (default: %(default)s)')
-    parser.add_argument('--root', default='data', help='where data is kept')
-    for key, text in extra.items():
-        parser.add_argument(f'--{key}', action='store_true', help=text)
-    if name == 'table':
-        parser.add_argument('--splits', nargs='+', default=['public'],
-                            choices=SPLITS)
-    return parser.parse_args(argv)
+    out = runner.parser(name, CITATION, runs)
+    out.add_argument('--methods', nargs='+', default=list(METHODS),
+                     choices=list(METHODS), metavar='METHOD',
+                     help=f'of {", ".join(METHODS)} (default: all)')
+    return out
 
 
 def main(argv: list[str]) -> None:
-    args = parse('table', argv, seeds=10,
-                 show='print the table and write it into the README',
-                 epoch="time an epoch of AGCN beside PyG's dense GCN")
+    options = parser('table', runs=10)
+    options.add_argument('--splits', nargs='+', default=['public'],
+                         choices=SPLITS)
+    options.add_argument('--show', action='store_true', help='print the '
+                         'table and write it into the README')
+    options.add_argument('--epoch', action='store_true', help='time an epoch '
+                         "of AGCN beside PyG's dense GCN")
+    args = options.parse_args(argv)
     if args.show:
         return show()
     if args.epoch:
         return epoch(args.datasets, args.root)
+    table = TABLE
+    if args.quick:
+        table = Table(runner.QUICK / TABLE.path.name, COLUMNS)
+        args.datasets, args.runs = args.datasets[:1], 1
     # By seeds first: a table of few runs is there before long.
     tasks = [Task(method, dataset, split, seed, settings_of(method, dataset))
-             for seed in range(args.seeds) for dataset in args.datasets
+             for seed in range(args.runs) for dataset in args.datasets
              for split in args.splits if split in splits_of(dataset)
              for method in args.methods]
-    report(run_missing(tasks, TABLE, args.jobs, args.root))
+    failed = runner.run_missing(tasks, table, measure, args.jobs, args.root)
+    if args.quick:
+        print(render(table.read(), pd.read_csv(PUBLISHED)))
+    runner.report(failed)

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from benchmarks import runner
 from benchmarks.data import splits_of
 from benchmarks.results import RESULTS, Table
 from benchmarks.table import (
@@ -19,12 +20,11 @@ from benchmarks.table import (
     METHODS,
     SETTINGS,
     Task,
-    parse,
+    parser,
     read_settings,
-    report,
-    run_missing,
     settings_of,
 )
+from benchmarks.table import measure as measure_all
 
 TABLE = Table(RESULTS / 'tune.csv',
               [c for c in COLUMNS if c != 'test_accuracy'])
@@ -68,25 +68,34 @@ def write_chosen(method: str, chosen: dict[str, dict[str, Any]]) -> None:
     file = read_settings(method)
     file['chosen'] = {**file.get('chosen', {}), **chosen}
     text = yaml.safe_dump(file, sort_keys=False, default_flow_style=None)
-    (SETTINGS / f'{method}.yaml').write_text(HEADER + text)
+    path = SETTINGS / f'{method}.yaml'
+    new = path.with_suffix('.new')  # the file is whole at any time
+    new.write_text(HEADER + text)
+    new.replace(path)
+
+
+def measure(task: Task, root: str) -> dict[str, Any]:
+    r"""A row without what is not to be looked at."""
+    row = measure_all(task, root)
+    del row['test_accuracy']
+    return row
 
 
 def main(argv: list[str]) -> None:
-    args = parse('tune', argv, seeds=3)
+    args = parser('tune', runs=2).parse_args(argv)
     tasks = [Task(method, dataset, splits_of(dataset)[0], seed,
                   settings_of(method, dataset, **config))
-             for seed in range(args.seeds) for dataset in args.datasets
+             for seed in range(args.runs) for dataset in args.datasets
              for method in args.methods for config in grid(method)]
-    failed = run_missing(tasks, TABLE, args.jobs, args.root,
-                         drop=['test_accuracy'])
+    failed = runner.run_missing(tasks, TABLE, measure, args.jobs, args.root)
     rows = TABLE.read()
     for method in args.methods:
         chosen = {}
         for dataset in args.datasets:
-            config = choose(rows, method, dataset, args.seeds)
+            config = choose(rows, method, dataset, args.runs)
             if config is not None:
                 chosen[dataset] = config
         if chosen:
             write_chosen(method, chosen)
         print(f'{METHODS[method]}: {json.dumps(chosen)}')
-    report(failed)
+    runner.report(failed)

@@ -37,7 +37,7 @@ def place(tmp_path, monkeypatch):
 
 def run(place, *more):
     table.main(['--datasets', 'Cora', '--root', str(place / 'data'),
-                '--seeds', '2', '--methods', *more])
+                '--runs', '2', '--methods', *more])
 
 
 def test_resume_and_jobs(place):
@@ -69,7 +69,7 @@ def test_resume_and_jobs(place):
 def test_failure_is_reported(place, capsys):
     with pytest.raises(SystemExit, match='1 runs failed'):
         table.main(['--datasets', 'Cora', '--root', str(place / 'data'),
-                    '--seeds', '1', '--jobs', '1', '--methods', 'agcn',
+                    '--runs', '1', '--jobs', '1', '--methods', 'agcn',
                     'mlp'])
     assert 'beta=-1.0' in capsys.readouterr().err
     assert table.TABLE.read().method.tolist() == ['mlp']

@@ -1,0 +1,44 @@
+r"""How figures look: colours that differ in grey too, PNG and SVG."""
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use('Agg')  # no screen is needed
+import matplotlib.pyplot as plt
+
+plt.rcParams.update({
+    'svg.hashsalt': 'torch_agcn',  # the same picture is the same file
+    'axes.grid': True,
+    'axes.axisbelow': True,
+    'grid.alpha': 0.3,
+    'axes.spines.top': False,
+    'axes.spines.right': False,
+    'font.size': 10,
+    'legend.frameon': False,
+})
+
+# Okabe and Ito's colours, with a line and a marker each for grey print.
+STYLES: dict[str, dict[str, Any]] = {
+    'GCN': dict(color='#555555', marker='o', linestyle='--'),
+    'GAT': dict(color='#009e73', marker='^', linestyle=':'),
+    'GCN-PN': dict(color='#cc79a7', marker='v', linestyle='--'),
+    'JK-Net': dict(color='#e69f00', marker='P', linestyle=':'),
+    'GCNII': dict(color='#000000', marker='X', linestyle='-'),
+    'AGCN, paper': dict(color='#d55e00', marker='s', linestyle='-.'),
+    'AGCN, recommended': dict(color='#0072b2', marker='D', linestyle='-'),
+    'AGCN, hops': dict(color='#0072b2', marker='D', linestyle='-'),
+    'AGCN, stack': dict(color='#56b4e9', marker='*', linestyle='-'),
+}
+HATCHES = ['', '///', '...', 'xxx', '\\\\\\', '++']
+
+
+def save(figure: Any, folder: Path, name: str) -> list[Path]:
+    r"""Writes a figure as PNG and SVG, closes it, and returns both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f'{name}.png', folder / f'{name}.svg']
+    figure.tight_layout()
+    figure.savefig(paths[0], dpi=144)
+    figure.savefig(paths[1], metadata={'Date': None})
+    plt.close(figure)
+    return paths

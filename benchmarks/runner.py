@@ -1,0 +1,247 @@
+r"""How experiments run: tasks in processes, a row for each, options, plots.
+
+An experiment is a module with
+
+* ``TABLE``, the :class:`~benchmarks.results.Table` its rows go to;
+* a ``NamedTuple`` that says what a run is, with a ``method`` and a
+  ``dataset`` among its fields, which are columns of the table;
+* ``measure(task, root)``, which runs one and returns its row;
+* ``tables(rows)``, ``draw(rows, folder)`` and ``claims(rows)``, which make
+  the tables, the figures and the verdicts on the paper's claims from the rows
+  alone (all for :mod:`benchmarks.report`);
+* ``main(argv)``, which makes the tasks and hands them to
+  :meth:`conclude`.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from statistics import mean, median
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from benchmarks.data import DATASETS
+from benchmarks.results import FIGURES, Table
+
+Measure = Callable[[Any, str], dict[str, Any]]
+QUICK = Path('quick')  # where first looks go
+
+
+# Processes ###################################################################
+
+
+def _work(pipe: Connection, measure: Measure, root: str) -> None:
+    r"""A worker process: tasks in, rows or errors out."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
+    warnings.filterwarnings('ignore', 'Sparse (CSR|inv)')
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((measure(task, root), ''))
+        except Exception:
+            pipe.send((None, traceback.format_exc()))
+
+
+def _end_with_parent() -> None:
+    # A parent that was killed cannot end its workers.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def execute(tasks: Iterable[Any], measure: Measure, jobs: int,
+            root: str) -> Iterator[tuple[Any, dict[str, Any] | None, str]]:
+    r"""Runs tasks in processes of one thread each, and yields each with its
+    row, or with an error and no row, as they finish.
+    """
+    for name in ['OMP', 'MKL', 'OPENBLAS']:  # for the workers to inherit
+        os.environ[f'{name}_NUM_THREADS'] = '1'
+    # Neither torch's nor the C library's threads survive a fork.
+    context = multiprocessing.get_context('spawn')
+    queue = list(tasks)[::-1]
+    busy: dict[Any, tuple[Any, Any]] = {}
+
+    def hand_out(pipe: Any, process: Any) -> None:
+        task = queue.pop()
+        busy[pipe] = process, task
+        pipe.send(task)
+
+    def start() -> None:
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, measure, root),
+                                  daemon=True)
+        process.start()
+        theirs.close()
+        hand_out(pipe, process)
+
+    try:
+        while queue or busy:
+            while queue and len(busy) < jobs:
+                start()
+            for pipe in wait(list(busy)):
+                process, task = busy[pipe]
+                try:
+                    row, error = pipe.recv()
+                except EOFError:  # out of memory, say
+                    process.join()
+                    row = None
+                    error = f'its process ended with {process.exitcode}'
+                    del busy[pipe]
+                else:
+                    if queue:
+                        hand_out(pipe, process)
+                    else:
+                        del busy[pipe]
+                        pipe.close()
+                yield task, row, error
+    finally:
+        for process, _ in busy.values():
+            process.terminate()
+
+
+def run_missing(tasks: list[Any], table: Table, measure: Measure, jobs: int,
+                root: str) -> list[tuple[Any, str]]:
+    r"""Runs what has no row in a table yet, and returns what failed."""
+    if not tasks:
+        return []
+    rows = table.read()
+    done = set(rows[list(tasks[0]._fields)].itertuples(index=False,
+                                                       name=None))
+    todo = [task for task in dict.fromkeys(tasks) if task not in done]
+    left = TimeLeft(rows, todo, jobs)
+    failed = []
+    bar = tqdm(total=len(set(tasks)), initial=len(set(tasks)) - len(todo),
+               bar_format='{percentage:3.0f}% |{bar:20}| {n_fmt}/{total_fmt} '
+               'runs, {elapsed} passed{postfix}')
+    with bar:
+        bar.set_postfix_str(left.text())
+        for task, row, error in execute(todo, measure, jobs, root):
+            if row is None:
+                failed.append((task, error))
+            else:
+                table.append(**row)
+            left.finished(task, row)
+            bar.update()
+            bar.set_postfix_str(f'{left.text()}, last {task.method} on '
+                                f'{task.dataset}')
+    return failed
+
+
+class TimeLeft:
+    r"""An estimate from the runs of the same method on the same data, for
+    some methods take a thousand times as long as others.
+    """
+
+    def __init__(self, rows: pd.DataFrame, todo: list[Any],
+                 jobs: int) -> None:
+        self.seconds: dict[Any, list[float]] = defaultdict(list)
+        for *key, seconds in zip(rows.method, rows.dataset, rows.seconds):
+            self.seconds[tuple(key)].append(seconds)
+        self.todo = [(task.method, task.dataset) for task in todo]
+        self.jobs = jobs
+
+    def finished(self, task: Any, row: dict[str, Any] | None) -> None:
+        r"""Learns from a run."""
+        self.todo.remove((task.method, task.dataset))
+        if row is not None:
+            self.seconds[task.method, task.dataset].append(row['seconds'])
+
+    def text(self) -> str:
+        r"""The time that all remaining runs will take."""
+        known = {key: median(v) for key, v in self.seconds.items() if v}
+        if not known:
+            return 'time left unknown'
+        other = mean(known.values())
+        minutes = sum(known.get(key, other) for key in self.todo) / (
+            60 * self.jobs)
+        return f'about {int(minutes // 60)}:{int(minutes % 60):02d} h left'
+
+
+def report(failed: list[tuple[Any, str]]) -> None:
+    r"""Says what failed, and ends with an error if anything did."""
+    for task, error in failed:
+        print(f'\n{task} failed: {error}', file=sys.stderr)
+    if failed:
+        raise SystemExit(f'{len(failed)} runs failed and have no row; the '
+                         f'same command tries them again.')
+
+
+# Memory ######################################################################
+
+
+def reset_peak() -> None:
+    r"""Forgets the peak, where the system can (Linux)."""
+    if Path('/proc/self/clear_refs').exists():
+        Path('/proc/self/clear_refs').write_text('5')
+
+
+def peak_mb() -> int:
+    r"""The largest memory of this process since, or else of all its life."""
+    status = Path('/proc/self/status')
+    if status.exists():
+        return int(status.read_text().split('VmHWM:')[1].split()[0]) // 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+# Experiments #################################################################
+
+
+def parser(name: str, datasets: list[str], runs: int = 10,
+           of: list[str] = DATASETS) -> argparse.ArgumentParser:
+    r"""The options that all experiments share."""
+    out = argparse.ArgumentParser(f'python -m benchmarks {name}')
+    out.add_argument('--datasets', nargs='+', default=datasets, choices=of,
+                     metavar='NAME', help=f'of {", ".join(of)} (default: '
+                     f'{" ".join(datasets)})')
+    out.add_argument('--runs', type=int, default=runs,
+                     help='with seeds from 0 on (default: %(default)s)')
+    out.add_argument('--jobs', type=int, default=os.cpu_count() or 1,
+                     help='processes at a time (default: %(default)s)')
+    out.add_argument('--quick', action='store_true',
+                     help=f"a first look in about a minute, in '{QUICK}'")
+    out.add_argument('--root', default='data', help='where data is kept')
+    return out
+
+
+def conclude(module: ModuleType, tasks: list[Any],
+             args: argparse.Namespace) -> None:
+    r"""Runs what is missing, then shows and draws all that is there."""
+    table, folder = module.TABLE, FIGURES
+    if args.quick:
+        table = Table(QUICK / table.path.name, table.own_columns)
+        folder = QUICK
+    failed = run_missing(tasks, table, module.measure, args.jobs, args.root)
+    rows = table.read()
+    if len(rows):
+        for title, frame in module.tables(rows).items():
+            print(f'\n{title}\n{frame.to_string(index=False)}')
+        for claim in module.claims(rows):
+            print(f'\nThe paper: {claim.paper}\n  {claim.holds}: '
+                  f'{claim.measured}')
+        print('\nFigures:', *module.draw(rows, folder), sep='\n  ')
+    report(failed)
+
+
+def as_json(**settings: Any) -> str:
+    r"""Settings as a cell of a table: the same ones are the same text."""
+    return json.dumps(settings, sort_keys=True)
