@@ -1,0 +1,495 @@
+r"""More labels out of few, for training any model on a graph.
+
+From `"Deeper Insights into Graph Convolutional Networks for Semi-Supervised
+Learning" <https://arxiv.org/abs/1801.07606>`_ (Li, Han and Wu, 2018): nodes
+that a random walk (:meth:`co_training`) or a model that was trained already
+(:meth:`self_training`) is most sure of are trained on as if they had a label,
+and then one trains afresh. :meth:`union` and :meth:`intersection` combine two
+such expansions.
+
+All of these return an :class:`Expansion`, a pair of a new :obj:`train_mask`
+and a new :obj:`y`, which replace the old ones in a training loop:
+
+.. code-block:: python
+
+    size = expansion_size(data.edge_index, data.y, data.train_mask)
+    free = ~data.val_mask
+    walk = co_training(data.edge_index, data.y, data.train_mask, size, free)
+    logits = train(data)  # as usual
+    own = self_training(logits, data.y, data.train_mask, size, free)
+
+    more = copy.copy(data)
+    more.train_mask, more.y = union(walk, own)
+    logits = train(more)
+    hit = (logits.argmax(dim=-1) == data.y)[data.test_mask]
+
+Of :obj:`y`, only the entries of :obj:`train_mask` are ever looked at; the
+others may hold anything. Nodes of the test set may be added, with a label that
+was guessed: *accuracy is to be measured by the old* :obj:`y`, as in the last
+line above. Nodes of the validation set are best left out, as above, if the
+same loop takes its validation loss from the new :obj:`y`.
+"""
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.typing import Adj, OptTensor
+
+from torch_agcn._sparse import to_edges
+
+__all__ = [
+    'Expansion',
+    'co_training',
+    'expansion_size',
+    'intersection',
+    'partially_absorbing_walk',
+    'self_training',
+    'union',
+]
+
+# Steps of conjugate gradients before the matrix is factorised instead: the
+# former are fast where all nodes are near each other, the latter where they
+# are far apart (and factors therefore sparse).
+MAX_STEPS = 1000
+
+
+class Expansion(NamedTuple):
+    r"""Which nodes to train on, and with which labels.
+
+    Args:
+        train_mask (torch.Tensor): The nodes that had a label and those that
+            were added, of type :obj:`torch.bool`.
+        y (torch.Tensor): The guessed labels of the nodes that were added, and
+            what was there before for all others.
+    """
+
+    train_mask: Tensor
+    y: Tensor
+
+
+def expansion_size(
+    edge_index: Adj,
+    y: Tensor,
+    train_mask: Tensor,
+    num_layers: int = 2,
+    factor: int = 3,
+    num_classes: int | None = None,
+) -> Tensor:
+    r"""How many nodes to add for each class,
+
+    .. math::
+        t_c = \left\lfloor 3 \eta \frac{n_c}{\sum_k n_k} \right\rfloor
+        \quad \textrm{with} \quad \eta = \frac{N}{\bar{d}^{\,\tau}},
+
+    where :math:`n_c` labels of class :math:`c` are there, :math:`\bar{d}` is
+    the mean number of neighbors, and :math:`\eta` therefore is about the
+    number of labels whose :math:`\tau`-hop neighborhoods are the whole graph.
+
+    .. code-block:: python
+
+        >>> ring = torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0],
+        ...                      [1, 2, 3, 0, 0, 1, 2, 3]])
+        >>> y = torch.tensor([0, 1, 1, -1])
+        >>> expansion_size(ring, y, y >= 0)  # 3 * 4 / 2^2 of 1/3 and of 2/3
+        tensor([1, 2])
+
+    Args:
+        edge_index (torch.Tensor or SparseTensor): The graph, in any of PyG's
+            forms. Self-loops and weights do not count.
+        y (torch.Tensor): The labels.
+        train_mask (torch.Tensor): The nodes whose labels are known.
+        num_layers (int, optional): The number :math:`\tau` of layers of the
+            model that will be trained. (default: :obj:`2`)
+        factor (int, optional): The number in place of three.
+            (default: :obj:`3`)
+        num_classes (int, optional): The number of classes. By default, one
+            more than the largest label. (default: :obj:`None`)
+    """
+    owner = 'expansion_size'
+    num_classes = _check_labels(y, train_mask, num_classes, owner)
+    if num_layers < 0 or factor < 0:
+        raise ValueError(f"'{owner}' needs 'num_layers' and 'factor' that are "
+                         f'not negative (got {num_layers} and {factor})')
+    N = y.numel()
+    edges = to_edges(edge_index, None, N, torch.double, owner=owner)
+    E = int((edges.row != edges.col).sum())
+    if E == 0:
+        raise ValueError(f"'{owner}' got a graph without edges; say yourself "
+                         f'how many nodes are to be added for each class')
+    count = torch.bincount(y[train_mask], minlength=num_classes)
+    # In whole numbers, as rounding must not take away one of the nodes; and
+    # no more than there are, as the numbers may be too large for a tensor.
+    above = factor * N**(num_layers + 1)
+    below = E**num_layers * int(count.sum())
+    return torch.tensor([min(above * n // below, N) for n in count.tolist()],
+                        device=y.device)
+
+
+def partially_absorbing_walk(
+    edge_index: Adj,
+    y: Tensor,
+    train_mask: Tensor,
+    edge_weight: OptTensor = None,
+    alpha: float = 1e-6,
+    num_classes: int | None = None,
+) -> Tensor:
+    r"""How likely a random walk from each node ends at each class.
+
+    At node :math:`i` of degree :math:`d_i`, the walk ends with probability
+    :math:`\alpha / (\alpha + d_i)` and else goes on to a neighbor. The scores
+
+    .. math::
+        \mathbf{p}_c = \sum_{j \textrm{ labelled } c} \mathbf{P}_{:, j} \quad
+        \textrm{with} \quad \mathbf{P} = {(\mathbf{D} - \mathbf{A} + \alpha
+        \mathbf{I})}^{-1}
+
+    are :math:`1 / \alpha` times the probability to end at a node with label
+    :math:`c`, and zero where no such node can be reached. For a small
+    :math:`\alpha` the walk gets everywhere before it ends; what differs
+    between the nodes of a class's column is how much sooner it gets to the
+    labels. Columns of classes with more labels are larger as a whole.
+
+    .. code-block:: python
+
+        >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+        >>> y = torch.tensor([0, -1, -1, 1])
+        >>> partially_absorbing_walk(edge_index, y, y >= 0, alpha=1.0)
+        tensor([[0.6667, 0.0000],
+                [0.3333, 0.0000],
+                [0.0000, 0.3333],
+                [0.0000, 0.6667]], dtype=torch.float64)
+
+    The sparse system is solved on the CPU in double precision for one right
+    side per class. It is nearly singular for a small :math:`\alpha`, but just
+    because of the vectors that are constant on a connected component, which
+    are solved for by hand. Scores that differ by rounding errors only are
+    made equal, so that the order of nodes is the same on all machines.
+
+    This needs :obj:`scipy`: :obj:`pip install torch_agcn[labels]`.
+
+    Args:
+        edge_index (torch.Tensor or SparseTensor): The undirected graph, in
+            any of PyG's forms. Self-loops do not count.
+        y (torch.Tensor): The labels.
+        train_mask (torch.Tensor): The nodes whose labels are known.
+        edge_weight (torch.Tensor, optional): The weights of the edges.
+            (default: :obj:`None`)
+        alpha (float, optional): The rate :math:`\alpha` at which walks end.
+            (default: :obj:`1e-6`)
+        num_classes (int, optional): The number of classes. By default, one
+            more than the largest label. (default: :obj:`None`)
+
+    :rtype: :class:`torch.Tensor` of shape :obj:`[N, num_classes]` and type
+        :obj:`torch.double`
+    """
+    owner = 'partially_absorbing_walk'
+    try:
+        import scipy.sparse as sp
+    except ImportError as error:
+        raise ImportError(f"'{owner}' requires 'pip install "
+                          f"torch_agcn[labels]'") from error
+    num_classes = _check_labels(y, train_mask, num_classes, owner)
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"'{owner}' needs a finite 'alpha' above zero (got "
+                         f'{alpha}): without an end, walks get everywhere')
+    N = y.numel()
+    row, col, weight = to_edges(edge_index, edge_weight, N, torch.double,
+                                owner=owner)
+    if weight is None:
+        weight = torch.ones_like(row, dtype=torch.double)
+    edges = torch.stack([row, col])[:, row != col].cpu().numpy()
+    weight = weight.detach()[row != col].cpu()
+    A = sp.csr_matrix((weight.numpy(), edges), shape=(N, N))
+    if abs(A - A.T).max() > 1e-6 * A.max():
+        raise ValueError(f"'{owner}' got a directed graph; make it undirected "
+                         f"by 'torch_geometric.utils.to_undirected'")
+    known = train_mask.cpu().nonzero().flatten()
+    B = torch.zeros(N, num_classes, dtype=torch.double)
+    B[known, y.cpu()[known]] = 1.0
+    return torch.from_numpy(_solve(A, alpha, B.numpy())).to(y.device)
+
+
+def _solve(A: Any, alpha: float, B: Any) -> Any:
+    r"""Solves :math:`(\mathbf{D} - \mathbf{A} + \alpha \mathbf{I}) \mathbf{X}
+    = \mathbf{B}` for a symmetric matrix without diagonal.
+    """
+    import numpy as np
+    import scipy.sparse as sp
+    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse.linalg import cg, splu
+
+    A = (A + A.T) / 2  # to the last digit
+    A.eliminate_zeros()
+    _, component = connected_components(A, directed=False)
+    N = len(component)
+    belongs = sp.csr_matrix((np.ones(N), (component, np.arange(N))))
+    size = np.bincount(component)
+
+    def mean(X: Any) -> Any:
+        return (belongs @ X / size[:, None])[component]
+
+    # What is constant on a component belongs to the eigenvalue alpha, and is
+    # left out of the system, whose condition then does not depend on alpha.
+    constant = mean(B)
+    B = B - constant
+    diagonal = A @ np.ones(N) + alpha
+    matrix = (sp.diags(diagonal) - A).tocsr()
+    X = np.empty_like(B)
+    factors = None
+    for c in range(B.shape[1]):
+        if factors is None:
+            X[:, c], failed = cg(matrix, B[:, c], rtol=1e-12,
+                                 maxiter=MAX_STEPS, M=sp.diags(1 / diagonal))
+            if failed:
+                factors = splu(matrix.tocsc(), permc_spec='MMD_AT_PLUS_A',
+                               diag_pivot_thresh=0.0,
+                               options=dict(SymmetricMode=True))
+        if factors is not None:
+            X[:, c] = factors.solve(B[:, c])
+    X -= mean(X)
+    # Nine digits of the largest entry are kept. The unit is a power of two,
+    # so that its multiples are exact.
+    largest = np.zeros(len(size))
+    np.maximum.at(largest, component, abs(X).max(axis=1))
+    unit = 2.0**(np.frexp(largest)[1] - 33)[component, None]
+    X = np.round(X / unit) * unit
+    # Far from the labels a score may be less than the unit.
+    return np.where(constant > 0, np.maximum(X + constant / alpha, 0.0), 0.0)
+
+
+def co_training(
+    edge_index: Adj,
+    y: Tensor,
+    train_mask: Tensor,
+    num_added: Tensor | Sequence[int] | int,
+    candidates: OptTensor = None,
+    edge_weight: OptTensor = None,
+    alpha: float = 1e-6,
+) -> Expansion:
+    r"""Adds the nodes that a random walk is most sure of: those with the
+    highest scores by :meth:`partially_absorbing_walk` for each class.
+
+    A node that is among the highest of two classes goes to the one with the
+    higher score, and the other gets one less. Of equal scores, the lower node
+    or class comes first. Nodes that no walk leads to are not added.
+
+    .. code-block:: python
+
+        >>> path = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4],
+        ...                      [1, 0, 2, 1, 3, 2, 4, 3]])
+        >>> y = torch.tensor([0, -1, -1, -1, 1])
+        >>> train_mask, y = co_training(path, y, y >= 0, num_added=1)
+        >>> train_mask
+        tensor([ True,  True, False,  True,  True])
+        >>> y
+        tensor([ 0,  0, -1,  1,  1])
+
+    Args:
+        edge_index (torch.Tensor or SparseTensor): The undirected graph, in
+            any of PyG's forms.
+        y (torch.Tensor): The labels.
+        train_mask (torch.Tensor): The nodes whose labels are known.
+        num_added (torch.Tensor or list or int): The number of nodes to add at
+            most, for each class, e.g. by :meth:`expansion_size`, or for all.
+        candidates (torch.Tensor, optional): The nodes that may be added, of
+            type :obj:`torch.bool`. By default, all that have no label.
+            (default: :obj:`None`)
+        edge_weight (torch.Tensor, optional): The weights of the edges.
+            (default: :obj:`None`)
+        alpha (float, optional): The rate at which walks end.
+            (default: :obj:`1e-6`)
+    """
+    owner = 'co_training'
+    known = _check_labels(y, train_mask, None, owner)
+    num_added = _check_num_added(num_added, known, None, owner)
+    score = partially_absorbing_walk(edge_index, y, train_mask, edge_weight,
+                                     alpha, num_added.numel())
+    return _expand(score, y, train_mask, num_added, candidates, owner)
+
+
+def self_training(
+    logits: Tensor,
+    y: Tensor,
+    train_mask: Tensor,
+    num_added: Tensor | Sequence[int] | int,
+    candidates: OptTensor = None,
+) -> Expansion:
+    r"""Adds the nodes that a trained model is most sure of: of those that it
+    puts into a class, the ones with the highest probability by softmax.
+
+    Of equal probabilities, the lower node or class comes first.
+
+    .. code-block:: python
+
+        >>> logits = torch.tensor([[9., 0.], [3., 0.], [2., 0.], [0., 1.]])
+        >>> y = torch.tensor([1, -1, -1, -1])
+        >>> train_mask, y = self_training(logits, y, y >= 0, num_added=1)
+        >>> train_mask
+        tensor([ True,  True, False,  True])
+        >>> y
+        tensor([ 1,  0, -1,  1])
+
+    Args:
+        logits (torch.Tensor): The outputs of the model for all nodes, before
+            softmax or after log-softmax, of shape :obj:`[N, num_classes]`.
+        y (torch.Tensor): The labels.
+        train_mask (torch.Tensor): The nodes whose labels are known.
+        num_added (torch.Tensor or list or int): The number of nodes to add at
+            most, for each class, e.g. by :meth:`expansion_size`, or for all.
+        candidates (torch.Tensor, optional): The nodes that may be added, of
+            type :obj:`torch.bool`. By default, all that have no label.
+            (default: :obj:`None`)
+    """
+    owner = 'self_training'
+    known = _check_labels(y, train_mask, None, owner)
+    if (logits.dim() != 2 or logits.size(0) != y.numel()
+            or logits.size(1) < known):
+        raise ValueError(f"'{owner}' got 'logits' of shape "
+                         f'{list(logits.shape)}; pass a row for each of the '
+                         f'{y.numel()} nodes and a column for each of the '
+                         f'{known} classes or more')
+    if bool(logits.isnan().any()):
+        raise ValueError(f"'{owner}' got 'logits' with NaN; lower the "
+                         f'learning rate, say, and train again')
+    num_added = _check_num_added(num_added, known, logits.size(1), owner)
+    # In double, as many nodes of a sure model tie at 1.0 in single precision.
+    confidence, label = logits.detach().double().softmax(dim=-1).max(dim=-1)
+    score = torch.zeros_like(logits, dtype=torch.double)
+    score.scatter_(1, label[:, None], confidence[:, None])
+    return _expand(score, y, train_mask, num_added, candidates, owner)
+
+
+def union(
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+) -> Expansion:
+    r"""The nodes of either of two expansions of the same labels, but for
+    those that the two give different labels: neither is to be preferred, so
+    they are left out, and their label is :obj:`-1`.
+
+    .. code-block:: python
+
+        >>> y = torch.tensor([0, 0, 1, -1])
+        >>> other = torch.tensor([0, 1, -1, 1])
+        >>> train_mask, y = union((y >= 0, y), (other >= 0, other))
+        >>> train_mask
+        tensor([ True, False,  True,  True])
+        >>> y
+        tensor([ 0, -1,  1,  1])
+
+    Args:
+        first (tuple): A pair of :obj:`train_mask` and :obj:`y`.
+        second (tuple): Another one.
+    """
+    mask, y, other_mask, other_y = _check_pairs(first, second, 'union')
+    conflict = mask & other_mask & (y != other_y)
+    y = torch.where(other_mask & ~mask, other_y, y)
+    return Expansion((mask | other_mask) & ~conflict,
+                     y.masked_fill(conflict, -1))
+
+
+def intersection(
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+) -> Expansion:
+    r"""The nodes that two expansions of the same labels both have, with the
+    same label. If they give a node different labels, it has :obj:`-1`.
+
+    .. code-block:: python
+
+        >>> y = torch.tensor([0, 0, 1, -1])
+        >>> other = torch.tensor([0, 1, -1, 1])
+        >>> train_mask, y = intersection((y >= 0, y), (other >= 0, other))
+        >>> train_mask
+        tensor([ True, False, False, False])
+        >>> y
+        tensor([ 0, -1, -1, -1])
+
+    Args:
+        first (tuple): A pair of :obj:`train_mask` and :obj:`y`.
+        second (tuple): Another one.
+    """
+    mask, y, other_mask, other_y = _check_pairs(first, second, 'intersection')
+    conflict = mask & other_mask & (y != other_y)
+    # What the first alone added is, in the second, as it was before.
+    y = torch.where(mask & ~other_mask, other_y, y)
+    return Expansion(mask & other_mask & ~conflict,
+                     y.masked_fill(conflict, -1))
+
+
+def _expand(score: Tensor, y: Tensor, train_mask: Tensor, num_added: Tensor,
+            candidates: OptTensor, owner: str) -> Expansion:
+    r"""Adds the nodes with the highest scores above zero of each column."""
+    free = ~train_mask
+    if candidates is not None:
+        _check_mask(candidates, y, 'candidates', owner)
+        free = free & candidates
+    score = torch.where(free[:, None], score, 0.0)
+    order = score.argsort(dim=0, descending=True, stable=True)
+    claim = torch.zeros_like(score)
+    for c, t in enumerate(num_added.tolist()):
+        nodes = order[:t, c]
+        claim[nodes, c] = score[nodes, c]
+    highest, label = claim.max(dim=-1)  # the first of equal ones
+    added = highest > 0
+    return Expansion(train_mask | added, torch.where(added, label, y))
+
+
+# Checks ######################################################################
+
+
+def _check_labels(y: Tensor, train_mask: Tensor, num_classes: int | None,
+                  owner: str) -> int:
+    r"""The number of classes."""
+    if y.dim() != 1 or y.dtype != torch.long:
+        raise ValueError(f"'{owner}' got 'y' of shape {list(y.shape)} and "
+                         f"type '{y.dtype}'; pass one number of type "
+                         f'torch.long per node')
+    _check_mask(train_mask, y, 'train_mask', owner)
+    labels = y[train_mask]
+    if labels.numel() == 0 or int(labels.min()) < 0:
+        raise ValueError(f"'{owner}' needs a 'train_mask' with one node at "
+                         f'least, and with labels from 0 on; leave out nodes '
+                         f'whose label is negative')
+    known = int(labels.max()) + 1
+    if num_classes is not None and num_classes < known:
+        raise ValueError(f"'{owner}' got num_classes={num_classes}, but there "
+                         f'is a label {known - 1}; pass {known} at least')
+    return known if num_classes is None else num_classes
+
+
+def _check_mask(mask: Tensor, y: Tensor, name: str, owner: str) -> None:
+    if mask.dtype != torch.bool or mask.shape != y.shape:
+        raise ValueError(f"'{owner}' got '{name}' of shape "
+                         f"{list(mask.shape)} and type '{mask.dtype}'; pass "
+                         f'{y.numel()} of type torch.bool, one per node (of '
+                         f"many splits, one column, e.g. '{name}[:, 0]')")
+
+
+def _check_num_added(num_added: Tensor | Sequence[int] | int, least: int,
+                     most: int | None, owner: str) -> Tensor:
+    r"""A number for each class, of which there are some that must have one
+    and some that may.
+    """
+    out = torch.as_tensor(num_added)
+    if out.dim() == 0:
+        out = out.expand(most or least)
+    if (out.dim() != 1 or not least <= out.numel() <= (most or out.numel())
+            or out.is_floating_point() or out.dtype == torch.bool
+            or int(out.min()) < 0):
+        raise ValueError(f"'{owner}' got num_added={num_added} for {least} "
+                         f'classes; pass a whole number >= 0 for each, e.g. '
+                         f"by 'expansion_size', or one for all")
+    return out
+
+
+def _check_pairs(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor],
+                 owner: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    for mask, y in [first, second]:
+        _check_labels(y, mask, None, owner)
+    if first[1].shape != second[1].shape:
+        raise ValueError(f"'{owner}' got expansions of {first[1].numel()} and "
+                         f'{second[1].numel()} nodes; pass two of one graph')
+    return *first, *second
