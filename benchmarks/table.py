@@ -42,6 +42,7 @@ METHODS = {
     'chebynet': 'ChebyNet', 'gcn': 'GCN', 'monet': 'MoNet', 'gat': 'GAT',
     'dgi': 'DGI', 'gwnn': 'GWNN', 'lanczosnet': 'LanczosNet', 'gin': 'GIN',
     'sgc': 'SGC', 'jknet': 'JK-Net', 'gcn_pn': 'GCN-PN',
+    'gcn_long': "GCN, AGCN's schedule", 'appnp': 'APPNP (gate held open)',
     'agcn_paper': "AGCN, the paper's formula",
     'agcn_literal': 'AGCN, one propagation',
     'agcn': 'AGCN, recommended',

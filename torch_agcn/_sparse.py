@@ -244,7 +244,7 @@ def product(adj: Tensor, x: Tensor) -> Tensor:
         x = x.movedim(-2, 0).reshape(shape[-2], x[..., 0, :].numel()
                                      if shape[-2] else 0)
     if x.numel() == 0 or value.numel() == 0:
-        out = torch.zeros_like(x)
+        out = x.new_zeros(adj.size(0), x.size(1))
     else:
         out = torch.nn.functional.embedding_bag(
             adj.col_indices(), x.contiguous(), adj.crow_indices(), mode='sum',

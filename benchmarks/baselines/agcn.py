@@ -3,7 +3,7 @@ r"""AGCN: the anisotropic graph convolutional network, in three readings.
 Mesgaran and Ben Hamza, `"Anisotropic Graph Convolutional Network for
 Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ (2020).
 
-* ``head='conv'``: the paper's formula in both layers.
+* ``head='conv'``: the paper's formula in all layers.
 * ``head='linear'``: its equation (10) to the letter, which propagates once.
 * ``head='hops'``: our recommended setting, a perceptron and then ``num_hops``
   gated steps in one :class:`~torch_agcn.AGCNConv`.
@@ -23,13 +23,14 @@ from torch_agcn import AGCN, AGCNConv
 
 
 class Net(Module):
-    r"""The paper's two layers, dropout before both."""
+    r"""The paper's two layers, or more, dropout before all."""
 
     def __init__(self, in_channels: int, hidden_channels: int,
-                 out_channels: int, p: float, **kwargs: Any) -> None:
+                 out_channels: int, p: float, num_layers: int = 2,
+                 **kwargs: Any) -> None:
         super().__init__()
-        self.model = AGCN(in_channels, hidden_channels, 2, out_channels, p,
-                          cached=True, **kwargs)
+        self.model = AGCN(in_channels, hidden_channels, num_layers,
+                          out_channels, p, cached=True, **kwargs)
         sparse_first(self.model.convs[0])
         self.p = p
 
@@ -92,6 +93,7 @@ def run(
     seed: int,
     *,
     head: str = 'hops',
+    num_layers: int = 2,
     beta: float = 50.0,
     energy: str = 'relative',
     residual: bool = True,
@@ -112,7 +114,7 @@ def run(
     if head == 'hops':
         model: Any = Hops(*sizes, p, **layer)
     else:
-        model = Net(*sizes, p, head=head, **layer)
+        model = Net(*sizes, p, num_layers, head=head, **layer)
     first = list(model.first().parameters())
     ids = {id(w) for w in first}
     params = [dict(params=first, weight_decay=weight_decay),

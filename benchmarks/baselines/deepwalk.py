@@ -24,7 +24,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
 
-from benchmarks.training import Run, row_pointer
+from benchmarks.training import Run, remember, row_pointer
 
 
 def random_walk(
@@ -79,10 +79,11 @@ def skip_gram_loss(
     return positive + num_negatives * noise
 
 
+@remember
 def embed(
-    edge_index: Tensor,
-    num_nodes: int,
+    data: Data,
     *,
+    seed: int,
     dim: int,
     walk_length: int,
     walks_per_node: int,
@@ -92,7 +93,9 @@ def embed(
     lr: float,
 ) -> Tensor:
     """Returns the skip-gram embedding of every node, [num_nodes, dim]."""
-    row, indices = sort_edge_index(edge_index)
+    seed_everything(seed)
+    num_nodes = data.num_nodes
+    row, indices = sort_edge_index(data.edge_index)
     indptr = row_pointer(row, num_nodes)
     u = Parameter(torch.empty(num_nodes, dim).uniform_(-0.5, 0.5) / dim)
     v = Parameter(torch.zeros(num_nodes, dim))
@@ -116,7 +119,7 @@ def run(
     *,
     dim: int = 128,
     walk_length: int = 40,
-    walks_per_node: int = 80,
+    walks_per_node: int = 10,
     window: int = 10,
     num_negatives: int = 5,
     batch_size: int = 256,
@@ -124,8 +127,7 @@ def run(
     C: float = 1.0,
 ) -> Run:
     """Embeds all nodes, then classifies them from the training labels."""
-    seed_everything(seed)
-    z = embed(data.edge_index, data.num_nodes, dim=dim,
+    z = embed(data, seed=seed, dim=dim,
               walk_length=walk_length, walks_per_node=walks_per_node,
               window=window, num_negatives=num_negatives,
               batch_size=batch_size, lr=lr).numpy()

@@ -17,7 +17,13 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_scipy_sparse_matrix
 
 from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import Run, dropout, symmetric_product, to_torch
+from benchmarks.training import (
+    Run,
+    dropout,
+    remember,
+    symmetric_product,
+    to_torch,
+)
 
 
 class Encoder(Module):
@@ -42,18 +48,12 @@ def normalized_adjacency(data: Data) -> Tensor:
                                            data.num_nodes).tocsr())
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    hidden_channels: int = 512,
-    p: float = 0.0,
-    lr: float = 0.001,
-    epochs: int = 300,
-    patience: int = 20,
-    C: float = 1.0,
-) -> Run:
-    r"""Embeds all nodes without labels, then classifies them."""
+@remember
+def embed(data: Data, *, seed: int, hidden_channels: int, p: float,
+          lr: float, epochs: int, patience: int) -> tuple[Tensor, int]:
+    r"""Learns to embed all nodes without labels; returns the embedding, of
+    mean square one, and the number of epochs.
+    """
     seed_everything(seed)
     adj = normalized_adjacency(data)
     lin = SparseLinear(data.x.size(1), hidden_channels, bias=False,
@@ -83,7 +83,24 @@ def run(
     with torch.no_grad():
         z = model.encoder(lin(data.x), adj)
     # The features' scale depends on the data set; C should not.
-    z = (z / z.pow(2).mean().sqrt()).numpy()
+    return z / z.pow(2).mean().sqrt(), epoch
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    hidden_channels: int = 512,
+    p: float = 0.0,
+    lr: float = 0.001,
+    epochs: int = 300,
+    patience: int = 20,
+    C: float = 1.0,
+) -> Run:
+    r"""Embeds all nodes without labels, then classifies them."""
+    embedding, epoch = embed(data, seed=seed, hidden_channels=hidden_channels,
+                             p=p, lr=lr, epochs=epochs, patience=patience)
+    z = embedding.numpy()
     classifier = LogisticRegression(C=C, max_iter=1000)
     classifier.fit(z[data.train_mask], data.y[data.train_mask])
     logits = torch.from_numpy(classifier.predict_log_proba(z)).float()

@@ -4,8 +4,10 @@ Kipf and Welling, `"Semi-Supervised Classification with Graph Convolutional
 Networks" <https://arxiv.org/abs/1609.02907>`_ (2017): :math:`\mathbf{P}
 \mathrm{ReLU}(\mathbf{P} \mathbf{X} \mathbf{W}_1) \mathbf{W}_2`.
 """
+from itertools import pairwise
+
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, ModuleList
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
@@ -15,28 +17,33 @@ from benchmarks.training import Run, dropout, fit
 
 
 class Net(Module):
-    r"""Two layers, dropout before both."""
+    r"""Two layers or more, dropout before all."""
 
     def __init__(self, in_channels: int, hidden_channels: int,
-                 out_channels: int, p: float) -> None:
+                 out_channels: int, p: float, num_layers: int = 2) -> None:
         super().__init__()
         self.conv1 = sparse_first(
             GCNConv(in_channels, hidden_channels, cached=True))
-        self.conv2 = GCNConv(hidden_channels, out_channels, cached=True)
+        sizes = [hidden_channels] * (num_layers - 1) + [out_channels]
+        self.convs = ModuleList([GCNConv(a, b, cached=True)
+                                 for a, b in pairwise(sizes)])
         self.p = p
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         r"""The logits."""
         x = dropout(x, self.p, self.training)
-        x = self.conv1(x, edge_index).relu()
-        x = dropout(x, self.p, self.training)
-        return self.conv2(x, edge_index)
+        x = self.conv1(x, edge_index)
+        for conv in self.convs:
+            x = dropout(x.relu(), self.p, self.training)
+            x = conv(x, edge_index)
+        return x
 
 
 def run(
     data: Data,
     seed: int,
     *,
+    num_layers: int = 2,
     hidden_channels: int = 16,
     p: float = 0.5,
     lr: float = 0.01,
@@ -46,6 +53,7 @@ def run(
 ) -> Run:
     r"""Trains the network."""
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p,
+                num_layers)
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -6,7 +6,7 @@ Weston, Ratle and Collobert, `"Deep Learning via Semi-Supervised Embedding"
 A network :math:`\mathbf{W}_2 \mathbf{h}`, :math:`\mathbf{h} =
 \mathrm{ReLU}(\mathbf{W}_1 \mathbf{x})`, that sees one node at a time. The
 graph enters through the loss, the cross-entropy plus :math:`\lambda` times
-the mean over edges and as many sampled non-edges of
+the mean over sampled edges and as many sampled non-edges of
 
 .. math::
     \ell(\mathbf{h}_i, \mathbf{h}_j) = \begin{cases}
@@ -72,22 +72,23 @@ def run(
     p: float = 0.5,
     weight: float = 1.0,
     margin: float = 1.0,
+    pairs: int = 5000,
     lr: float = 0.01,
     weight_decay: float = 5e-4,
     epochs: int = 500,
     patience: int = 50,
 ) -> Run:
-    """Trains both losses together, new non-edges in every epoch."""
+    """Trains both losses together, on new pairs in every epoch."""
     seed_everything(seed)
     data = sparse_features(data)
     model = SemiEmb(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
     edges = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
+    count = min(pairs, edges.size(1))
 
     def penalty() -> Tensor:
-        non_edges = negative_sampling(
-            data.edge_index, data.num_nodes, edges.size(1))
-        return weight * embedding_loss(
-            model.embed(data.x), edges, non_edges, margin)
+        near = edges[:, torch.randperm(edges.size(1))[:count]]
+        far = negative_sampling(data.edge_index, data.num_nodes, count)
+        return weight * embedding_loss(model.embed(data.x), near, far, margin)
 
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience, penalty=penalty)
