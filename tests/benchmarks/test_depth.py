@@ -1,0 +1,221 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
+
+pytest.importorskip('matplotlib')
+from benchmarks import depth, runner, table
+from benchmarks.baselines import agcn, gcn
+from benchmarks.results import provenance
+
+DEPTH = 5
+
+
+@pytest.fixture
+def graph(monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    y = torch.arange(30) % 3
+    x = (torch.rand(30, 9, generator=generator) < 0.2).float()
+    x[torch.arange(30), y] = 1
+    path = torch.stack([torch.arange(29), torch.arange(1, 30)])
+    role = torch.arange(30) // 10
+    data = Data(x=x.to_sparse().coalesce(), y=y, num_nodes=30,
+                edge_index=to_undirected(path), train_mask=role == 0,
+                val_mask=role == 1, test_mask=role == 2)
+    for module in [depth, table]:
+        monkeypatch.setattr(module, 'load', lambda *_: data)
+    return data
+
+
+def rows_of(accuracies, **columns):
+    r"""Rows by method and depth, with a number for each layer."""
+    rows = []
+    for (method, layers), values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            numbers = ' '.join(str(0.5**i + seed) for i in range(layers))
+            rows.append(dict(
+                method=method, dataset='Cora', split='public', depth=layers,
+                seed=seed, settings='{}', epochs=10, test_accuracy=accuracy,
+                seconds=2.0, gates=numbers if 'agcn' in method else np.nan,
+                dirichlet_energies=numbers, relative_energies=numbers,
+                average_distances=numbers, **columns))
+    return pd.DataFrame(rows)
+
+
+# Runs ########################################################################
+
+
+@pytest.mark.parametrize('method', list(depth.METHODS))
+def test_measure(graph, method):
+    settings = json.loads(depth.settings_of(method, 'Cora', DEPTH))
+    task = depth.Task(method, 'Cora', 'public', DEPTH, 1,
+                      runner.as_json(**{**settings, 'epochs': 3}))
+    row = depth.measure(task, 'data')
+    assert {*row, *provenance()} == set(depth.TABLE.columns)
+    assert {key: row[key] for key in task._fields} == task._asdict()
+    assert row['epochs'] == 3
+    for column in depth.MEASURES:
+        assert len(row[column].split()) == DEPTH
+    gates = [float(gate) for gate in row['gates'].split()]
+    assert len(gates) == (method[:4] in ['agcn', 'appn']) * DEPTH
+    if method == 'appnp':
+        assert gates == [1] * DEPTH
+    # The same network as in Table 1, up to rounding:
+    plain = table.measure(table.Task(method, 'Cora', 'public', 1,
+                                     task.settings), 'data')
+    assert row['val_loss'] == pytest.approx(plain['val_loss'], abs=2e-5)
+    assert row['test_accuracy'] == plain['test_accuracy']
+
+
+def test_outputs_of_layers(graph, dense):
+    model = gcn.Net(9, 4, 3, 0.5, num_layers=3)
+    outs = depth.outputs(model, graph)
+    P, h = dense(30, graph.edge_index).P.float(), graph.x.to_dense()
+    for out, conv in zip(outs, [model.conv1, *model.convs], strict=True):
+        h = P @ h @ conv.lin.weight.t() + conv.bias
+        assert torch.allclose(out, h, atol=1e-6)
+        h = h.relu()
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_outputs_of_hops(graph, dense):
+    model = agcn.Hops(9, 4, 3, 0.5, beta=50.0, energy='relative',
+                      residual=True, num_hops=4, alpha=0.1).double()
+    torch.nn.init.normal_(model.conv.bias)
+    graph.x = graph.x.to_dense().double()
+    outs = depth.outputs(model, graph)
+    h = model.lin2(model.lin(graph.x).relu())
+    for hops, out in enumerate(outs, start=1):
+        expected = dense(30, graph.edge_index).layer(
+            h, torch.eye(3).double(), model.conv.bias, 50.0, 'relative',
+            True, hops, 0.1)
+        assert torch.allclose(out, expected)
+    assert hops == model.conv.num_hops == 4
+
+
+def test_measured_numbers(graph, monkeypatch):
+    # On a path of 30 nodes: a slope, and a constant.
+    outs = [torch.arange(30.)[:, None], torch.ones(30, 2)]
+    monkeypatch.setattr(depth, 'outputs', lambda *_: outs)
+    row = depth.measure(depth.Task(
+        'gcn', 'Cora', 'public', 2, 0,
+        depth.settings_of('gcn', 'Cora', 2, quick=True)), 'data')
+    assert row['dirichlet_energies'] == '29 0'
+    # Node 0 is the zero vector, at a distance of one from its neighbor.
+    assert row['average_distances'] == '0.05 0'
+    # v^2 is (2, 3, ..., 3, 2) / 88, and P 1 differs from 1 at four nodes:
+    a, b = 0.5 + 6**-0.5, 2 / 3 + 6**-0.5  # P 1 at the ends and next to them
+    spread = 30 - (2 * 2**0.5 + 28 * 3**0.5)**2 / 88
+    rough = 2 * (1 - a) + 2 * (1 - b)
+    relative = [float(v) for v in row['relative_energies'].split()]
+    assert relative[1] == pytest.approx(rough / spread, rel=1e-3)
+
+
+# Settings ####################################################################
+
+
+def test_settings(tmp_path, monkeypatch):
+    def settings(method, layers, key):
+        return json.loads(depth.settings_of(method, 'Cora', layers))[key]
+
+    assert settings('gcn', 8, 'num_layers') == 8
+    assert settings('gcnii', 8, 'num_layers') == 8
+    assert settings('agcn', 8, 'num_hops') == 8
+    assert settings('gcn', 2, 'epochs') == settings('gcn', 64, 'epochs') == 200
+    assert [settings('gat', d, 'epochs') for d in [2, 4, 8, 16, 64]] == [
+        1000, 800, 400, 200, 200]
+    assert settings('gcnii', 64, 'epochs') == 1500
+    assert settings('agcn', 64, 'epochs') == 1000
+    assert settings('appnp', 64, 'num_hops') == 64
+    assert settings('gcn', 2, 'patience') == 100
+    for method in ['agcn_paper', 'agcn_stack']:
+        assert settings(method, 8, 'hidden_channels') == 16
+        assert settings(method, 8, 'head') == 'conv'
+    assert [settings('agcn_paper', 8, key)
+            for key in ['energy', 'residual', 'beta']] == ['total', False, 1]
+    assert [settings('agcn_stack', 8, key)
+            for key in ['energy', 'residual', 'beta']] == ['relative', True,
+                                                           50]
+
+    # What was chosen for two layers is not for more:
+    monkeypatch.setattr(table, 'SETTINGS', tmp_path)
+    (tmp_path / 'gcn.yaml').write_text(yaml.safe_dump(
+        {'fixed': {'all': {'p': 0.4}}, 'chosen': {'Cora': {'lr': 0.3}}}))
+    assert settings('gcn', 8, 'p') == 0.4
+    assert settings('gcn', 8, 'lr') == 0.01
+
+
+def test_tasks(monkeypatch):
+    calls = []
+    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    depth.main(['--runs', '2'])
+    module, tasks, _ = calls.pop()
+    assert module is depth
+    assert len(set(tasks)) == len(tasks) == 2 * (9 * 7 - 2)
+    assert [task.seed for task in tasks] == [0] * 61 + [1] * 61
+    assert max(t.depth for t in tasks if t.method == 'gat') == 16
+    depth.main(['--quick', '--methods', 'gcn'])
+    tasks = calls.pop()[1]
+    assert [task.depth for task in tasks] == [2, 4, 6, 16]
+    assert {json.loads(task.settings)['epochs'] for task in tasks} == {30}
+
+
+# What comes of it ############################################################
+
+
+def test_per_layer():
+    rows = pd.DataFrame({'a': ['1 0.5 0', '3 0.5 1'], 'b': [np.nan] * 2})
+    assert depth.per_layer(rows, 'a').tolist() == [2, 0.5, 0.5]
+    assert depth.per_layer(rows, 'b').tolist() == []
+
+
+def test_tables_and_figures(tmp_path):
+    rows = rows_of({('gcn', 2): [80.0, 82.0], ('gcn', 6): [50.0],
+                    ('agcn', 6): [81.0]})
+    # Other settings before do not count, at their depth alone:
+    old = rows_of({('gcn', 2): [10.0]}).assign(settings='{"p": 0}')
+    rows = pd.concat([old, rows], ignore_index=True)
+    accuracy, last = depth.tables(rows).values()
+    assert accuracy.values.tolist() == [
+        ['GCN', '81.0 ± 1.0 (2)', '50.0 (1)'], ['AGCN, hops', '–', '81.0 (1)']]
+    assert last['gate'].tolist() == ['–', '1 … 0.0312']
+    assert last['relative energy'].tolist() == ['1 … 0.0312'] * 2
+    paths = depth.draw(rows, tmp_path)
+    assert [path.name for path in paths] == [
+        'depth_cora.png', 'depth_cora.svg', 'depth_layers_cora.png',
+        'depth_layers_cora.svg']
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_claims():
+    def verdicts(accuracies):
+        return [claim.holds for claim in depth.claims(rows_of(accuracies))]
+
+    names = [('gcn', 2), ('gcn', 4), ('gcn', 6),
+             ('agcn_paper', 2), ('agcn_paper', 6), ('agcn_paper', 64)]
+
+    def case(*values):
+        return dict(zip(names, [[value] for value in values]))
+
+    assert verdicts(case(81, 80, 60, 82, 80, 79)) == ['yes'] * 3
+    assert verdicts(case(81, 80, 78, 82, 79, 20)) == ['no'] * 3
+    assert verdicts(case(81, 80, 75, 82, 79.5, 77.1)) == ['yes'] * 3
+    assert verdicts({('agcn', 2): [80]}) == ['not shown'] * 3
+    assert verdicts({('gcn', 2): [80]}) == ['not shown'] * 3
+    other = rows_of({('gcn', 4): [80]}).assign(dataset='PubMed')
+    assert {claim.holds for claim in depth.claims(other)} == {'not shown'}
+
+    found = depth.claims(rows_of({
+        ('gcn', 4): [79, 81], ('gcn', 6): [50], ('agcn', 2): [82],
+        ('agcn', 6): [80.5], ('agcn_paper', 6): [30, 32]}))
+    assert found[0].measured.startswith(
+        'GCN: 80.0 ± 1.0 (2) at 4, 50.0 (1) at 6 layers')
+    assert found[1].measured == ('AGCN, hops: 82.0 (1) at 2, 80.5 (1) at 6, '
+                                 'at most 1.5 points below depth 2')
+    assert found[2].measured == ('AGCN, paper: 31.0 ± 1.0 (2); AGCN, hops: '
+                                 '80.5 (1)')

@@ -1,0 +1,88 @@
+import json
+from math import log
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN2Conv, GCNConv
+
+from benchmarks import table
+from benchmarks.baselines import gcnii
+
+EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4, 1],
+                      [1, 0, 2, 1, 3, 2, 0, 3, 1, 4]])
+
+
+def same(out, expected, weights):
+    assert torch.allclose(out, expected, atol=1e-6)
+    weight = torch.randn_like(out)
+    for a, b in zip(torch.autograd.grad((out * weight).sum(), weights),
+                    torch.autograd.grad((expected * weight).sum(), weights)):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize('edge_index', [EDGES, EDGES[:, :7]])
+def test_product_is_pygs_propagation(edge_index):
+    x, first = torch.randn(2, 6, 8).requires_grad_()
+    conv = GCN2Conv(8, 0.1, 0.5, layer=3, cached=True)
+    expected = conv(x, first, edge_index)
+    gcnii.by_matrix(conv)
+    same(conv(x, first, edge_index), expected, [x, first, conv.weight1])
+
+
+def test_product_of_other_graphs_and_weights():
+    # GCN-PN hands over weights that are not symmetric.
+    x = torch.randn(6, 8, requires_grad=True)
+    conv, pyg = GCNConv(8, 4, normalize=False), GCNConv(8, 4, normalize=False)
+    pyg.load_state_dict(conv.state_dict())
+    gcnii.by_matrix(torch.nn.Sequential(conv))
+    for edge_index in [EDGES, EDGES.flip(0)[:, :5]]:
+        weight = torch.rand(edge_index.size(1))
+        same(conv(x, edge_index, weight), pyg(x, edge_index, weight), [x])
+
+
+def test_net_is_the_papers_formula(dense):
+    model = gcnii.by_matrix(gcnii.Net(7, 4, 3, 3, 0.1, 0.5, 0.6)).eval()
+    model.double()
+    x = torch.rand(6, 7, dtype=torch.double)
+    P = dense(6, EDGES).P
+    h = first = (x @ model.lin1.weight.t() + model.lin1.bias).relu()
+    for layer, conv in enumerate(model.convs, start=1):
+        beta = log(0.5 / layer + 1)
+        mixed = 0.9 * P @ h + 0.1 * first
+        h = ((1 - beta) * mixed + beta * mixed @ conv.weight1).relu()
+    expected = h @ model.lin2.weight.t() + model.lin2.bias
+    for features in [x, x.to_sparse().coalesce()]:
+        assert torch.allclose(model(features, EDGES), expected, atol=1e-6)
+
+
+def test_weight_decay(monkeypatch):
+    seen = []
+
+    def fit(model, data, *, params, **options):
+        seen.append((model, params, options))
+
+    monkeypatch.setattr(gcnii, 'fit', fit)
+    data = Data(x=torch.rand(5, 7), y=torch.arange(5) % 3, edge_index=EDGES)
+    gcnii.run(data, 0, num_layers=2)
+    (model, params, options), = seen
+    decay = {id(w): group['weight_decay'] for group in params
+             for w in group['params']}
+    assert {name: decay.pop(id(w)) for name, w in model.named_parameters()
+            } == {'lin1.weight': 5e-4, 'lin1.bias': 5e-4,
+                  'convs.0.weight1': 0.01, 'convs.1.weight1': 0.01,
+                  'lin2.weight': 5e-4, 'lin2.bias': 5e-4}
+    assert not decay
+    assert options == dict(lr=0.01, epochs=1500, patience=100)
+
+
+def test_settings():
+    keys = ['hidden_channels', 'theta', 'p', 'weight_decay',
+            'weight_decay_linear', 'alpha']
+    found = {name: json.loads(table.settings_of('gcnii', name))
+             for name in ['Cora', 'CiteSeer', 'PubMed']}
+    assert {name: [settings[key] for key in keys]
+            for name, settings in found.items()} == {
+                'Cora': [64, 0.5, 0.6, 0.01, 5e-4, 0.1],
+                'CiteSeer': [256, 0.6, 0.7, 0.01, 5e-4, 0.1],
+                'PubMed': [256, 0.4, 0.5, 5e-4, 5e-4, 0.1]}
