@@ -132,6 +132,7 @@ def test_show(place, monkeypatch, capsys):
     readme = place / 'README.md'
     readme.write_text('a\n<!-- table -->\nold\n<!-- /table -->\nb\n')
     monkeypatch.setattr(results, 'README', readme)
+    monkeypatch.setattr(table, 'FIGURES', place)
     for method, values in [('gcn', [81, 82]), ('agcn', [83, 85]),
                            ('mlp', [50])]:
         for seed, value in enumerate(values):
@@ -151,3 +152,4 @@ def test_show(place, monkeypatch, capsys):
     assert '| MLP | 50.0 (1) | 55.1 | 2.0 |' in text
     assert 'Cora +2.5 ± 6.4 (AGCN, recommended)' in text
     assert 'Public split' in capsys.readouterr().out
+    assert (place / 'table_public.png').stat().st_size > 1000
