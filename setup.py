@@ -40,6 +40,7 @@ setup(
         'benchmarks': benchmarks,
         'extensions': ['torch_scatter', 'torch_sparse'],
         'images': images,
+        'labels': ['scipy'],
         'dev': [
             *benchmarks,
             'captum',
@@ -49,6 +50,7 @@ setup(
             'pytest-xdist',
             'ruff',
             'setuptools>=64',
+            'statsmodels',
             'tabulate',
             'yacs',
         ],

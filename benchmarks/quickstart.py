@@ -9,7 +9,6 @@ the architecture does), the gates of all layers, and the training curves.
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -20,6 +19,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN
 from tqdm import tqdm
 
+from benchmarks.baselines.agcn import gates
 from benchmarks.results import FIGURES, RESULTS, Table
 from benchmarks.training import dropout, fit
 from torch_agcn import AGCN, AGCNConv
@@ -74,22 +74,6 @@ def build(method: str, data: Data, depth: int) -> Net:
         return Net(AGCN(*sizes, dropout=0.5, cached=True), 0.5)
     beta = 1e30 if method == OPEN else 50.0
     return Net(Deep(data.num_features, 16, sizes[3], depth, 0.5, beta), 0.5)
-
-
-def gates(model: Net, data: Data) -> list[float]:
-    r"""The gates of all layers or hops of a trained model."""
-    found: list[float] = []
-
-    def look(conv: AGCNConv, inputs: Any, _: Tensor) -> None:
-        found.extend(conv.gate(*inputs[:2]).flatten().tolist())
-
-    hooks = [m.register_forward_hook(look) for m in model.modules()
-             if isinstance(m, AGCNConv)]
-    with torch.no_grad():
-        model.eval()(data.x, data.edge_index)
-    for hook in hooks:
-        hook.remove()
-    return found
 
 
 def load(root: str) -> dict[str, Data]:
@@ -150,26 +134,12 @@ def _range(values: str) -> str:
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""The three plots, from the rows alone."""
-    import matplotlib
-    matplotlib.use('Agg')
-    import matplotlib.pyplot as plt
-    plt.rcParams['svg.hashsalt'] = 'quickstart'
+    from benchmarks.plots import STYLES, plt, save
 
-    styles = dict(zip([*METHODS, OPEN], [
-        dict(color='#555555', marker='o', linestyle='--'),
-        dict(color='#d95f02', marker='s', linestyle='-.'),
-        dict(color='#1b6ca8', marker='D', linestyle='-'),
-        dict(color='#7fb3d5', marker='v', linestyle=':')]))
-    folder.mkdir(parents=True, exist_ok=True)
+    styles = dict(zip(METHODS, [STYLES['GCN'], STYLES['AGCN, paper'],
+                                STYLES['AGCN, recommended']]))
+    styles[OPEN] = dict(color='#7fb3d5', marker='v', linestyle=':')
     cora, paths = rows[rows.dataset == 'Cora'], []
-
-    def save(figure: Any, name: str) -> None:
-        figure.tight_layout()
-        figure.savefig(folder / f'{name}.png', dpi=144)
-        # The same picture is the same file:
-        figure.savefig(folder / f'{name}.svg', metadata={'Date': None})
-        paths.append(folder / f'{name}.png')
-        plt.close(figure)
 
     figure, axis = plt.subplots(figsize=(6.4, 4))
     for method in [*METHODS, OPEN]:
@@ -179,9 +149,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
              xticklabels=DEPTHS, ylabel='test accuracy (%)', ylim=(0, 100),
              title='Cora: accuracy against depth')
     axis.minorticks_off()
-    axis.grid(alpha=0.3)
     axis.legend(loc='center right', bbox_to_anchor=(1, 0.56))
-    save(figure, 'quickstart_depth')
+    paths += save(figure, folder, 'quickstart_depth')
 
     figure, axis = plt.subplots(figsize=(6.4, 4))
     for method in METHODS[1:]:
@@ -196,9 +165,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
              xscale='log', title='Cora: what the gates do after training')
     axis.set_xticks([1, *DEPTHS], [1, *DEPTHS])
     axis.minorticks_off()
-    axis.grid(alpha=0.3)
     axis.legend()
-    save(figure, 'quickstart_gates')
+    paths += save(figure, folder, 'quickstart_gates')
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
     for axis, column, title in zip(axes, ['train_losses', 'val_losses'],
@@ -209,10 +177,9 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
             style = {**styles[method], 'marker': None}
             axis.plot(range(1, len(values) + 1), values, label=method, **style)
         axis.set(xlabel='epoch', title=f'Cora: {title} loss, depth 2')
-        axis.grid(alpha=0.3)
     axes[0].set_ylabel('cross-entropy (nats)')
     axes[1].legend()
-    save(figure, 'quickstart_losses')
+    paths += save(figure, folder, 'quickstart_losses')
     return paths
 
 
