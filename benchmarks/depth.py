@@ -10,8 +10,8 @@ the rest to having two weight matrices. Two rules are for all:
   as the two-layer networks have it, deep ones stop before they begin.
 * A network is trained for its own number of epochs, but at most for 3,200
   divided by its depth, or for 200 where that is more. GCNII and the networks
-  of hops, which go on learning for longer, keep their own 1,500 and 1,000. GAT
-  is left out beyond 16 layers: a row of features per edge takes too long.
+  of hops, which go on learning for longer, keep all of their epochs. GAT is
+  left out beyond 16 layers: a row of features per edge takes too long.
 
 Energies and distances are those of the outputs of all convolutions, and after
 each hop, once the network is trained and in evaluation mode. A network that

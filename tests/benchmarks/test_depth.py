@@ -129,8 +129,9 @@ def test_settings(tmp_path, monkeypatch):
     assert settings('gcn', 2, 'epochs') == settings('gcn', 64, 'epochs') == 200
     assert [settings('gat', d, 'epochs') for d in [2, 4, 8, 16, 64]] == [
         1000, 800, 400, 200, 200]
-    assert settings('gcnii', 64, 'epochs') == 1500
-    assert settings('agcn', 64, 'epochs') == 1000
+    for method in ['gcnii', 'agcn', 'appnp']:  # as long as it takes
+        assert settings(method, 64, 'epochs') == json.loads(
+            table.settings_of(method, 'Cora'))['epochs'] > 200
     assert settings('appnp', 64, 'num_hops') == 64
     assert settings('gcn', 2, 'patience') == 100
     for method in ['agcn_paper', 'agcn_stack']:
