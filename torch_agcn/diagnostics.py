@@ -1,0 +1,651 @@
+r"""How smooth the features are in each layer of a model while it trains.
+
+Over-smoothing is seen best where it happens: :class:`SmoothnessRecorder`
+watches the layers of any PyG model through forward hooks.
+"""
+import inspect
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import DataParallel, Module
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric import EdgeIndex, is_compiling
+from torch_geometric.data import Data
+from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.typing import OptTensor
+from torch_geometric.utils import is_sparse
+
+from torch_agcn._sparse import (
+    Edges,
+    csr_tensor,
+    degrees,
+    inverse_sqrt,
+    mean_degrees,
+    product,
+    to_csr,
+    to_edges,
+    with_self_loops,
+)
+from torch_agcn.functional import (
+    check_batch,
+    check_features,
+    quotient,
+    sum_graphs,
+)
+from torch_agcn.nn.conv.agcn_conv import AGCNConv, _tensors, _version
+
+__all__ = ['Record', 'SmoothnessRecorder']
+
+NAME = 'SmoothnessRecorder'
+
+
+class Record(NamedTuple):
+    r"""What one layer gave out in one forward pass.
+
+    The measures are those of :mod:`torch_agcn.functional`, and their means if
+    there are many graphs in a batch.
+    """
+
+    #: The epoch, from zero on.
+    epoch: int
+    #: The number of the layer in the order of the forward pass; zero is what
+    #: the first one gets.
+    layer: int
+    #: The name of the layer in the model, or ``'input'``.
+    name: str
+    #: ``'train'`` or ``'eval'``.
+    mode: str
+    dirichlet_energy: float
+    relative_energy: float
+    mean_average_distance: float
+    #: The gate of an :class:`~torch_agcn.nn.conv.AGCNConv`, the mean of all
+    #: steps if there are many.
+    gate: float | None = None
+    #: The gate of each step.
+    gates: tuple[float, ...] = ()
+
+
+class SmoothnessRecorder:
+    r"""Records how smooth the features are in each layer of a model.
+
+    For each layer, in some of the epochs:
+    :meth:`~torch_agcn.functional.dirichlet_energy`,
+    :meth:`~torch_agcn.functional.relative_energy` and
+    :meth:`~torch_agcn.functional.mean_average_distance` of what it gives out,
+    and the gate where there is one.
+    Where a model over-smooths, relative energy and distance fall towards zero.
+    So does the Dirichlet energy, but it grows with the scale of the features.
+
+    It works for any model with layers that are called with a graph, as PyG's
+    are, without a change to it: the layers are watched through forward hooks,
+    which take the graph from the layer's own arguments, in any of PyG's
+    forms.
+    Outputs, gradients, random numbers, :obj:`state_dict` and copies of the
+    model are what they would be without.
+    No features are kept, but the latest graph is, as a sparse matrix, so that
+    layers and epochs can share it.
+
+    Epochs are counted by :meth:`step`, as learning rate schedulers do it.
+    In each epoch whose number is a multiple of :obj:`every`, the first forward
+    pass in training mode and the first one in evaluation mode are measured:
+    of the whole graph, or of the first mini-batch.
+    All other passes cost nothing.
+
+    .. note::
+        * A layer that is called several times in a pass is a layer each time.
+        * :obj:`edge_weight` counts, :obj:`edge_attr` does not.
+        * If layers do not get :obj:`batch`, the one that the model got is
+          used. If there is none, all nodes count as one graph.
+        * Layers between nodes of two types (a tuple :obj:`x`), on graphs that
+          they make themselves, or with negative weights cannot be measured.
+          They are left out with a warning, see :obj:`skipped`.
+        * Hooks have no place in compiled code: a model made by
+          :meth:`torch.compile` runs as fast as ever, but is not measured.
+          Call the model it was made of once in the epochs of interest, *e.g.*
+          for evaluation.
+        * With :class:`~torch.nn.DataParallel`, one of the replicas is
+          measured; with :class:`~torch.nn.parallel.DistributedDataParallel`,
+          each process measures its own.
+
+    Args:
+        model (torch.nn.Module): The model.
+        every (int, optional): The distance of the epochs to measure.
+            (default: :obj:`1`)
+        modules (List[str], optional): The names of the modules to watch, as
+            in :meth:`~torch.nn.Module.named_modules`. Those which are not
+            called with a graph (*e.g.*, a normalization) are measured on the
+            one of the layer before, or of the model.
+            By default, all :class:`~torch_geometric.nn.conv.MessagePassing`
+            layers are watched. (default: :obj:`None`)
+
+    Example:
+        >>> from torch_geometric.nn import GCN
+        >>> x = torch.eye(3)
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> model = GCN(3, 16, num_layers=2)
+        >>> with SmoothnessRecorder(model, every=10) as recorder:
+        ...     for epoch in range(20):
+        ...         out = model(x, edge_index)  # and the rest of the training
+        ...         recorder.step()
+        >>> [(r.epoch, r.layer, r.name) for r in recorder.records[:4]]
+        [(0, 0, 'input'), (0, 1, 'convs.0'), (0, 2, 'convs.1'),
+         (10, 0, 'input')]
+        >>> recorder.records[0].dirichlet_energy
+        4.0
+
+    Then, :obj:`recorder.plot()` shows all of it.
+    """
+
+    #: What was measured, in order.
+    records: list[Record]
+    #: What could not be measured, by name, and why.
+    skipped: dict[str, str]
+    #: The number of the current epoch.
+    epoch: int
+
+    def __init__(self, model: Module, every: int = 1,
+                 modules: Iterable[str] | None = None) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"'{NAME}' got every={every}; pass a whole "
+                             f'number >= 1, e.g. 10 for every tenth epoch')
+        self.model = _unwrap(model)
+        self.every = every
+        self.records = []
+        self.skipped = {}
+        self.epoch = 0
+        self._layers = _find_layers(self.model, modules)
+        self._handles: list[Any] = []
+        self._modes: set[str] = set()  # of this epoch, measured already
+        self._pass = _Pass()
+        self._cache: tuple[Any, list[OptTensor], _Graph] | None = None
+        self._num_graphs = 0
+        self._known: dict[Any, tuple[Any, Any, list[float]]] = {}
+        self.attach()
+
+    def attach(self) -> 'SmoothnessRecorder':
+        r"""Watches the model, as is done from the start, again after
+        :meth:`detach`.
+        """
+        if self._handles:
+            return self
+        # Where the model itself is the layer, it must be looked at before the
+        # end of the pass:
+        self._handles = [
+            module.register_forward_hook(_Hook(partial(self._look, name)),
+                                         with_kwargs=True)
+            for name, module in self._layers.items()
+        ]
+        self._handles += [
+            self.model.register_forward_pre_hook(_Hook(self._begin),
+                                                 with_kwargs=True),
+            self.model.register_forward_hook(_Hook(self._end),
+                                             always_call=True),
+        ]
+        return self
+
+    def detach(self) -> None:
+        r"""Leaves the model alone; the records stay."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._cache = None
+        self._known = {}
+        self._pass = _Pass()
+
+    def __enter__(self) -> 'SmoothnessRecorder':
+        return self.attach()
+
+    def __exit__(self, *_: Any) -> None:
+        self.detach()
+
+    def step(self) -> None:
+        r"""Ends an epoch; to be called once at the end of each."""
+        self.epoch += 1
+        self._modes.clear()
+
+    def to_dataframe(self) -> Any:
+        r"""The records as a :class:`pandas.DataFrame`, a row for each."""
+        pandas = _optional('pandas', 'to_dataframe')
+        frame = pandas.DataFrame(self.records, columns=Record._fields)
+        return frame.astype({'gate': float})
+
+    def plot(self, mode: str | None = None) -> Any:
+        r"""Draws all measures against the layers for some of the epochs, and
+        against the epochs for some of the layers.
+        Gates of many steps lie between their layer and the one before, and
+        against the epochs it is their mean that is drawn.
+
+        Args:
+            mode (str, optional): The passes to show, :obj:`"train"` or
+                :obj:`"eval"`. By default those in evaluation mode, which
+                dropout does not blur, if there are some.
+                (default: :obj:`None`)
+
+        Returns:
+            The :class:`matplotlib.figure.Figure`.
+        """
+        _optional('matplotlib', 'plot')
+        modes = {record.mode for record in self.records}
+        if mode is None:
+            mode = 'eval' if 'eval' in modes else 'train'
+        if mode not in modes:
+            raise ValueError(
+                f"'{NAME}.plot' has no record of mode '{mode}' (but of "
+                f'{sorted(modes) or "none"}); call the model in that mode '
+                f"while the recorder is attached, and not only through "
+                f"'torch.compile'")
+        return _draw([r for r in self.records if r.mode == mode])
+
+    def __repr__(self) -> str:
+        return (f'{self.__class__.__name__}({self.model.__class__.__name__}, '
+                f'{len(self._layers)} layers, every={self.every}, '
+                f'epoch={self.epoch})')
+
+    # Hooks ###################################################################
+
+    def _begin(self, module: Module, args: Any, kwargs: Any) -> None:
+        if self.epoch % self.every == 0:
+            self._pass.start(_read_call(module, args, kwargs), in_call=True)
+
+    def _end(self, *_: Any) -> None:
+        self._pass.start()
+
+    def _look(self, name: str, module: Module, args: Any, kwargs: Any,
+              out: Any) -> None:
+        if self.epoch % self.every > 0:
+            return
+        this = self._pass
+        if not this.in_call and name in this.names:
+            # Layers are called from elsewhere (`model.encode`, say), where
+            # the only sign of another pass is that a layer comes again.
+            this.start()
+        this.names.add(name)
+        if this.mode is None:
+            mode = 'train' if self.model.training else 'eval'
+            this.mode = '' if mode in self._modes else mode
+            self._modes.add(mode)
+        if this.mode == '':
+            return
+
+        # Layers may hand out more than features, e.g. attention weights:
+        out = out[0] if isinstance(out, (tuple, list)) and out else out
+        device = out.device.type if isinstance(out, Tensor) else 'cpu'
+        with torch.no_grad(), torch.autocast(device, enabled=False):
+            try:
+                call = _complete(_read_call(module, args, kwargs), out, module,
+                                 this.call)
+            except ValueError as error:
+                self._skip(name or type(module).__name__, error)
+                return
+            this.call = call._replace(x=None)
+            if this.layer == 0:
+                self._record('input', call.x, call)
+            self._record(name or type(module).__name__, out, call,
+                         lambda: self._gates(name, module, args, kwargs))
+
+    def _record(self, name: str, x: Any, call: '_Call',
+                gate: Callable[[], list[float]] = list) -> None:
+        this = self._pass
+        try:
+            energy, relative, distance = self._measure(name, x, call)
+        except ValueError as error:
+            self._skip(name, error)
+        else:
+            gates = gate()
+            self.records.append(Record(
+                self.epoch, this.layer, name, this.mode or '', energy,
+                relative, distance, sum(gates) / len(gates) if gates else None,
+                tuple(gates)))
+        this.layer += 1
+
+    def _measure(self, name: str, x: Any, call: '_Call') -> list[float]:
+        given, x = x, check_features(x, NAME)
+        x = x.flatten(1) if call.node_dim == 0 else x
+        batch = call.batch
+        if batch is not None and batch.numel() != x.size(-2):
+            batch = None
+        size = check_batch(batch, None, x, NAME)
+        graph = self._graph(call, x.size(-2))
+        return self._once(name, given, None, lambda: torch.stack([
+            _smoothness(h, graph, batch, size)
+            for h in x.reshape(-1, *x.shape[-2:])]).mean(0).tolist())
+
+    def _gates(self, name: str, module: Module, args: Any,
+               kwargs: Any) -> list[float]:
+        if not isinstance(module, AGCNConv):
+            return []
+        return self._once(
+            f'gate of {name}', args[0] if args else kwargs['x'],
+            float(module.beta), lambda: module.gate(*args, **kwargs).view(
+                module.num_hops, -1).mean(1).tolist())
+
+    def _once(self, name: str, x: Tensor, setting: Any,
+              measure: Callable[[], list[float]]) -> list[float]:
+        # The first layer of many models gets the same features in each pass
+        # (or in each without dropout), which are the widest as well: no need
+        # to measure them twice.
+        this = self._pass
+        if x.requires_grad or x.is_inference() or this.call.batch is not None:
+            return measure()
+        key = self._num_graphs, x._version, setting
+        known = self._known.get((this.mode, name))
+        if known is None or known[0]() is not x or known[1] != key:
+            known = weakref.ref(x), key, measure()
+            self._known[this.mode, name] = known
+        return known[2]
+
+    def _skip(self, name: str, reason: ValueError) -> None:
+        if name not in self.skipped:
+            self.skipped[name] = str(reason)
+            warnings.warn(f"'{NAME}' leaves out '{name}': {reason}",
+                          stacklevel=2)
+
+    def _graph(self, call: '_Call', num_nodes: int) -> '_Graph':
+        tensors = [*_tensors(call.edge_index), call.edge_weight]
+        key = (num_nodes, call.flow, [
+            v if v is None else (v.data_ptr(), v.shape, _version(v))
+            for v in tensors])
+        if self._cache is None or self._cache[0] != key or any(
+                v is not None and v.is_inference() for v in tensors):
+            self._num_graphs += 1
+            with torch.inference_mode(False):
+                # With the tensors, for then their memory stays theirs.
+                self._cache = key, tensors, _make_graph(call, num_nodes)
+        return self._cache[2]
+
+
+class _Hook:
+    r"""What is put into the model. In copies and pickles of that, it does
+    nothing: they are other models.
+    """
+
+    def __init__(self, call: Any = None) -> None:
+        self.call = call
+
+    def __call__(self, *args: Any) -> None:
+        if not is_compiling() and self.call is not None:
+            self.call(*args)
+
+    def __reduce__(self) -> Any:
+        return _Hook, ()
+
+
+# What layers are called with #################################################
+
+
+class _Call(NamedTuple):
+    r"""What a layer, or the model, was called with."""
+
+    x: Any = None
+    edge_index: Any = None
+    edge_weight: OptTensor = None
+    batch: OptTensor = None
+    flow: str = 'source_to_target'
+    node_dim: int = -2
+
+
+class _Pass(threading.local):
+    r"""The state of a forward pass; replicas run in threads of their own."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self, call: _Call | None = None, in_call: bool = False) -> None:
+        self.call = call or _Call()  # with the latest graph
+        self.in_call = in_call
+        self.names: set[str] = set()
+        self.layer = 0
+        self.mode: str | None = None  # Empty if not to be measured.
+
+
+def _read_call(module: Module, args: Any, kwargs: Any) -> _Call:
+    try:
+        signature = inspect.signature(module.forward)
+        found = dict(signature.bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):  # It does not tell.
+        found = {**{str(i): v for i, v in enumerate(args)}, **kwargs}
+    values = list(found.values())
+    if values and isinstance(values[0], Data):
+        found = values[0].to_dict()
+        values = list(found.values())
+    x = found.get('x', values[0] if values else None)
+    edge_index = found.get('edge_index')
+    if edge_index is None:  # No other tensor is sparse, whatever its name.
+        edge_index = next((v for v in values if v is not x and (
+            isinstance(v, EdgeIndex) or is_sparse(v))), None)
+    weight, batch = found.get('edge_weight'), found.get('batch')
+    return _Call(x, edge_index, weight if isinstance(weight, Tensor) else None,
+                 batch if isinstance(batch, Tensor) else None,
+                 getattr(module, 'flow', 'source_to_target'),
+                 getattr(module, 'node_dim', -2))
+
+
+def _complete(call: _Call, out: Any, module: Module, latest: _Call) -> _Call:
+    r"""Adds what a layer was not called with, or says why it cannot be
+    measured.
+    """
+    if isinstance(call.x, (tuple, list)):
+        raise ValueError('it was called with a tuple of node features, and '
+                         'the measures are not defined between nodes of two '
+                         'types')
+    if call.edge_index is None:
+        if isinstance(module, MessagePassing):
+            raise ValueError("it was not called with an 'edge_index'")
+        call = latest._replace(x=call.x, node_dim=-2)
+    if call.edge_index is None:
+        raise ValueError('neither it nor the model was called with a graph, '
+                         'and no layer before it was')
+    if call.batch is None:
+        call = call._replace(batch=latest.batch)
+    if (isinstance(call.x, Tensor) and isinstance(out, Tensor)
+            and call.x.dim() > 1 and out.dim() > 1
+            and call.x.size(call.node_dim) != out.size(call.node_dim)):
+        raise ValueError(f'it maps {call.x.size(call.node_dim)} nodes to '
+                         f'{out.size(call.node_dim)}, and the graph is that '
+                         f'of the former')
+    return call
+
+
+def _unwrap(model: Module) -> Module:
+    if isinstance(model, (DataParallel, DistributedDataParallel)):
+        return _unwrap(model.module)
+    original = getattr(model, '_orig_mod', None)  # by `torch.compile`
+    return _unwrap(original) if isinstance(original, Module) else model
+
+
+def _find_layers(model: Module,
+                 names: Iterable[str] | None) -> dict[str, Module]:
+    r"""The modules to watch, by name."""
+    found = dict(model.named_modules())
+    if names is None:
+        layers = {k: v for k, v in found.items()
+                  if isinstance(v, MessagePassing)}
+        if not layers:
+            raise ValueError(
+                f"'{NAME}' found no 'MessagePassing' layer in "
+                f"'{type(model).__name__}'; name the modules to watch, e.g. "
+                f'modules={[name for name in found if name][:2]}')
+        return layers
+    names = [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in names if name not in found]
+    if unknown or not names:
+        raise ValueError(
+            f"'{NAME}' got modules={names}, but '{type(model).__name__}' has "
+            f'no {unknown}; pass at least one of '
+            f'{[name for name in found if name]}')
+    return {name: found[name] for name in names}
+
+
+def _optional(package: str, user: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ImportError(f"'{NAME}.{user}' requires '{package}': run 'pip "
+                          f"install torch_agcn[benchmarks]'") from error
+
+
+# Measures ####################################################################
+
+
+class _Graph(NamedTuple):
+    r"""The CSR matrix of :math:`\mathbf{\tilde{A}}`, its degrees (received,
+    and the mean of received and sent), and those without self-loops.
+    """
+
+    adj: Tensor
+    degree: Tensor
+    mean_degree: Tensor
+    loopless_degree: Tensor
+
+
+def _make_graph(call: _Call, num_nodes: int) -> _Graph:
+    weight = call.edge_weight
+    edges = to_edges(call.edge_index,
+                     weight if weight is None else weight.detach(), num_nodes,
+                     torch.double, call.flow, NAME)
+    edges = with_self_loops(edges, num_nodes, 1.0, torch.double)
+    row, col, weight = edges
+    assert weight is not None
+    degree = degrees(edges, num_nodes, torch.double)
+    loopless = Edges(row, col, torch.where(row == col, 0.0, weight))
+    rowptr, col, (weight, ) = to_csr(row, col, num_nodes, weight)
+    assert weight is not None
+    return _Graph(csr_tensor(rowptr, col, weight), degree,
+                  mean_degrees(edges, degree),
+                  degrees(loopless, num_nodes, torch.double))
+
+
+def _smoothness(x: Tensor, graph: _Graph, batch: OptTensor,
+                size: int | None) -> Tensor:
+    r"""Dirichlet energy, relative energy and mean average distance, means
+    over all graphs, in one pass over the edges.
+
+    All that they need of an edge is the inner product
+    :math:`\mathbf{x}_i^{\top} \mathbf{x}_j`.
+    They are small differences of large sums of it, hence :obj:`float64`: what
+    is lost is far below the rounding of :obj:`float32` features.
+    """
+    adj, degree, weight, loopless_degree = graph
+    scale = inverse_sqrt(degree)
+    inner = _with_values(adj, torch.zeros_like(adj.values()))
+    square = torch.zeros_like(degree)
+    mean = sum_graphs(square, batch, size)  # of U, times the sum of weights
+    # Some columns at a time, for they are copied, but not too few, for memory
+    # is read by the cache line:
+    for some in x.split(max(2**20 // max(x.size(0), 1), 16), dim=1):
+        some = some.double().contiguous()
+        inner = torch.sparse.sampled_addmm(inner, some, some.t())
+        square += some.square().sum(1)
+        mean += sum_graphs((some * (weight * scale).unsqueeze(1)).t(), batch,
+                           size).square().sum(0)
+
+    # Sums over neighbors of inner products in A~, in P, and of unit vectors.
+    # Zero vectors count as parallel to each other, and to no others.
+    factors = torch.stack([torch.ones_like(scale), scale,
+                           inverse_sqrt(square)], dim=1)
+    neighbors = _with_values(adj, inner.values() * adj.values())
+    a, p, cosine = (factors * product(neighbors, factors)).unbind(1)
+    is_zero = (square == 0).double()
+    cosine = cosine + is_zero * product(adj, is_zero.unsqueeze(1)).squeeze(1)
+
+    has_neighbor = loopless_degree > 0
+    distance = torch.where(
+        has_neighbor, (degree - cosine) /
+        torch.where(has_neighbor, loopless_degree, 1.0), 0.0)
+    size_of_u = weight * scale.square() * square
+    whole, energy, spread, rough, distance, count, total = sum_graphs(
+        torch.stack([weight * square, weight * square - a, size_of_u,
+                     size_of_u - p, distance, has_neighbor.double(), weight]),
+        batch, size)
+    energy = torch.where(energy > 1e-14 * whole, energy, 0.0)
+    # In the same precision as in `relative_energy`, for the same noise.
+    top = torch.where(spread > 0, spread, 1.0)
+    spread = spread - mean / torch.where(total > 0, total, 1.0)
+    relative, _ = quotient((rough / top).float(), (spread / top).float(),
+                           torch.ones_like(top).float())
+    distance = (distance / count.clamp(min=1)).clamp(min=0)
+    return torch.stack([energy, relative.double(), distance]).view(
+        3, -1).mean(1)
+
+
+def _with_values(adj: Tensor, values: Tensor) -> Tensor:
+    return torch.sparse_csr_tensor(adj.crow_indices(), adj.col_indices(),
+                                   values, adj.shape, check_invariants=False)
+
+
+# Figures #####################################################################
+
+
+def _some(values: list[int], count: int) -> list[int]:
+    r"""At most so many of sorted values, the first and the last among them."""
+    if len(values) <= count:
+        return values
+    step = (len(values) - 1) / (count - 1)
+    return [values[round(i * step)] for i in range(count)]
+
+
+def _draw(records: list[Record]) -> Any:
+    import matplotlib.pyplot as plt
+
+    rows = {'dirichlet_energy': 'Dirichlet energy',
+            'relative_energy': 'relative energy',
+            'mean_average_distance': 'mean average distance'}
+    if any(record.gates for record in records):
+        rows['gate'] = 'gate'
+    names = {record.layer: record.name for record in records}
+    epochs = sorted({record.epoch for record in records})
+    figure, axes = plt.subplots(len(rows), 2, figsize=(9, 2.2 * len(rows)),
+                                sharex='col', sharey='row', squeeze=False,
+                                layout='constrained')
+
+    def style(i: int, count: int, label: str) -> dict[str, Any]:
+        # From dark to light, which is visible in grey print as well.
+        shade = 0.85 * i / max(count - 1, 1)
+        return dict(color=plt.get_cmap('viridis')(shade), marker='osD^vP'[i],
+                    markersize=4, label=label)
+
+    shown = _some(epochs, 4)
+    for i, epoch in enumerate(shown):
+        look = style(i, len(shown), f'epoch {epoch}')
+        part = [r for r in records if r.epoch == epoch]
+        for ax, key in zip(axes[:, 0], rows):
+            if key == 'gate':
+                # Steps lead from one layer to the next:
+                points = [(r.layer - 1 + (k + 1) / len(r.gates), gate)
+                          for r in part for k, gate in enumerate(r.gates)]
+            else:
+                points = [(r.layer, getattr(r, key)) for r in part]
+            ax.plot(*zip(*points), **look)
+    shown = _some(sorted(names), 6)
+    for i, layer in enumerate(shown):
+        look = style(i, len(shown), f'{layer}: {names[layer]}')
+        part = [r for r in records if r.layer == layer]
+        for ax, key in zip(axes[:, 1], rows):
+            points = [(r.epoch, getattr(r, key)) for r in part
+                      if getattr(r, key) is not None]
+            if points:
+                ax.plot(*zip(*points), **look)
+
+    for (left, _), (key, label) in zip(axes, rows.items()):
+        left.set_ylabel(label)
+        if key == 'gate':
+            left.set_ylim(0, 1.05)
+        elif any(getattr(record, key) > 0 for record in records):
+            left.set_yscale('log')  # Smoothing is fast.
+    for ax in axes.flat:
+        ax.grid(alpha=0.3)
+    axes[-1, 0].set_xlabel('layer (0 is the input)')
+    axes[-1, 0].xaxis.get_major_locator().set_params(integer=True)
+    axes[-1, 1].set_xlabel('epoch')
+    axes[-1, 1].xaxis.get_major_locator().set_params(integer=True)
+    for ax in axes[0]:
+        ax.legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=2,
+                  frameon=False)
+    return figure
