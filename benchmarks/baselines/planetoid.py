@@ -27,7 +27,14 @@ from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
 
 from benchmarks.baselines.deepwalk import random_walk, window_mask
-from benchmarks.training import Run, dropout, fit, row_pointer, sparse_features
+from benchmarks.training import (
+    Run,
+    dropout,
+    fit,
+    remember,
+    row_pointer,
+    sparse_features,
+)
 
 
 def sample_context(
@@ -90,9 +97,12 @@ def context_loss(e: Tensor, v: Tensor, gamma: Tensor) -> Tensor:
     return F.softplus(torch.where(gamma, -score, score)).mean()
 
 
+@remember
 def embed(
     data: Data,
     *,
+    seed: int,
+    train: tuple[int, ...],
     inductive: bool,
     dim: int,
     samples: int,
@@ -108,19 +118,20 @@ def embed(
     Label contexts come first and alone: they give the labelled nodes a
     direction for each class, which graph contexts then carry to the others.
     For the same reason it is plain gradient descent from small values; Adam
-    would blow up the random ones.
+    would blow up the random ones. ``train`` are the labelled nodes.
     """
-    N, train = data.num_nodes, data.train_mask
+    seed_everything(seed)
+    N = data.num_nodes
     row, indices = sort_edge_index(data.edge_index)
     indptr = row_pointer(row, N)
-    labelled = train.nonzero().squeeze(1)
+    labelled = torch.tensor(train)
     rows = data.x.size(1) if inductive else N
     W = Parameter(torch.empty(rows, dim).uniform_(-0.5, 0.5) / dim)
     v = Parameter(torch.zeros(N, dim))
     optimizer = torch.optim.SGD([W, v], lr=lr)
     for step in range(label_steps + graph_steps):
         node, context, gamma = sample_context(
-            samples * N, indptr, indices, data.y[train], labelled,
+            samples * N, indptr, indices, data.y[labelled], labelled,
             graph_ratio=graph_ratio if step >= label_steps else 0.0,
             **settings)
         e = scale * (data.x @ W) if inductive else W
@@ -202,15 +213,16 @@ def run(
         epochs: The largest number of epochs of the classifier.
         patience: Epochs without a lower validation loss before the stop.
     """
-    seed_everything(seed)
     data = sparse_features(data)
     x, y, train = data.x, data.y, data.train_mask
-    e = embed(data, inductive=inductive, dim=dim, samples=samples,
+    e = embed(data, seed=seed, train=tuple(train.nonzero().flatten().tolist()),
+              inductive=inductive, dim=dim, samples=samples,
               label_steps=label_steps, graph_steps=graph_steps,
               lr=inductive_lr if inductive else context_lr * data.num_nodes,
-              scale=scale,
+              scale=scale if inductive else 1.0,
               graph_ratio=graph_ratio, positive_ratio=positive_ratio,
               walk_length=walk_length, window=window)
+    seed_everything(seed)
     model = Planetoid(e, x.size(1), int(y.max()) + 1, scale, p)
 
     def penalty() -> Tensor:
