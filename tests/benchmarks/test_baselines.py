@@ -3,11 +3,12 @@ import inspect
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import to_undirected
 
 from benchmarks import table, tune
 from benchmarks.baselines.chebynet import ChebConv, WeightFirst
+from benchmarks.baselines.gat import AttentionConv, neighbors
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.baselines.monet import MoNetConv
 from benchmarks.data import draw_per_class, draw_share
@@ -81,6 +82,34 @@ def test_sparse_linear():
     flipped = sparse.x.to_dense().flip(1)
     out = conv(flipped.to_sparse(), dense.edge_index)
     assert torch.allclose(out, conv(flipped, dense.edge_index), atol=1e-6)
+
+
+@pytest.mark.parametrize('concat', [True, False])
+def test_gat_is_pygs(concat):
+    data = tiny_graph(False)
+    ours = AttentionConv(12, 4, heads=3, concat=concat).double()
+    pyg = GATConv(12, 4, heads=3, concat=concat).double()
+    pyg.load_state_dict(ours.state_dict())
+    edge_index = torch.cat([data.edge_index, torch.full((2, 1), 7)], dim=1)
+    weights, outs, grads = torch.rand(40, 1).double(), [], []
+    for conv, graph in [(ours, neighbors(edge_index, 40)),
+                        (pyg, edge_index)]:
+        x = (9 * data.x).double().requires_grad_()
+        outs.append(conv(x, graph))
+        loss = (weights * outs[-1].square()).sum()
+        grads.append(torch.autograd.grad(loss, [x, *conv.parameters()]))
+    assert torch.allclose(*outs, atol=1e-10)
+    for a, b in zip(*grads):
+        assert torch.allclose(a, b, atol=1e-10)
+
+
+def test_gat_drops_attention():
+    data = tiny_graph(False)
+    conv = AttentionConv(12, 4, heads=2, dropout=0.5)
+    graph = neighbors(data.edge_index, 40)
+    with torch.no_grad():
+        mean = sum(conv(data.x, graph) for _ in range(4000)) / 4000
+        assert torch.allclose(mean, conv.eval()(data.x, graph), atol=0.05)
 
 
 def test_chebynet_weights_first():
