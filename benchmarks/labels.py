@@ -15,7 +15,8 @@ nodes, by the formula for two layers.
 Settings are those of Table 1, but for when to stop: with few labels, the
 validation loss often rises for some epochs at first, and the paper's patience
 of ten ends the training of many a network before it has learnt anything. All
-methods have the same patience here, so that no difference is owed to it.
+methods stop as the recommended AGCN does, so that no difference is owed to
+that; GCN is the one of Table 1 that was tuned so.
 """
 import json
 import sys
@@ -41,15 +42,14 @@ from torch_agcn.label_expansion import (
     union,
 )
 
-METHODS = {'gcn': 'GCN', 'agcn_paper': 'AGCN, paper',
+METHODS = {'gcn_long': 'GCN', 'agcn_paper': 'AGCN, paper',
            'agcn': 'AGCN, recommended'}
+BASELINE, *VARIANTS = METHODS
 # Percent of all nodes:
 RATES = {'Cora': [0.5, 2.0, 4.0], 'CiteSeer': [0.5, 2.0, 4.0],
          'PubMed': [0.03, 0.05, 0.1]}
 WAYS = ['co_training', 'self_training', 'union', 'intersection']
 ALL = ['none', *WAYS]
-VARIANTS = ['agcn_paper', 'agcn']
-STOP = dict(epochs=1000, patience=100)
 TABLE = Table(RESULTS / 'labels.csv', [
     'method', 'dataset', 'rate', 'seed', 'settings', 'labels',
     *[f'accuracy_{way}' for way in ALL], *[f'added_{way}' for way in WAYS],
@@ -161,11 +161,11 @@ def gaps(rows: pd.DataFrame, method: str) -> pd.DataFrame:
     """
     from scipy.stats import t
     wide = accuracies(rows)
-    if not {method, 'gcn'} <= set(wide):
+    if not {method, BASELINE} <= set(wide):
         return pd.DataFrame(columns=['gap', 'half', 'std'])
-    wide = wide[[method, 'gcn']].dropna()
+    wide = wide[[method, BASELINE]].dropna()
     levels = ['dataset', 'rate', 'way']
-    gap = (wide[method] - wide['gcn']).groupby(level=levels)
+    gap = (wide[method] - wide[BASELINE]).groupby(level=levels)
     n = gap.count()
     out = pd.DataFrame({
         'gap': gap.mean(), 'half': t.ppf(0.975, n - 1) * gap.sem(),
@@ -297,19 +297,23 @@ def _claims(cells: pd.DataFrame, label: str) -> list[Claim]:
             for paper, holds, text in found]
 
 
+def settings_of(method: str, dataset: str, **more: Any) -> str:
+    r"""Those of Table 1, with the schedule of the recommended AGCN."""
+    own, ours = (json.loads(table.settings_of(name, dataset))
+                 for name in [method, 'agcn'])
+    stop = {key: ours[key] for key in ['epochs', 'patience']}
+    return runner.as_json(**{**own, **stop, **more})
+
+
 def main(argv: list[str]) -> None:
     args = runner.parser('labels', CITATION, of=CITATION).parse_args(argv)
-    rates, stop = RATES, STOP
+    rates, more = RATES, {}
     if args.quick:
         args.datasets, args.runs = args.datasets[:1], min(args.runs, 2)
         rates = {name: some[:1] for name, some in RATES.items()}
-        stop = {**STOP, 'epochs': 100}
-
-    def settings_of(method: str, dataset: str) -> str:
-        chosen = json.loads(table.settings_of(method, dataset))
-        return runner.as_json(**{**chosen, **stop})
-
-    tasks = [Task(method, dataset, rate, seed, settings_of(method, dataset))
+        more = {'epochs': 100}
+    tasks = [Task(method, dataset, rate, seed,
+                  settings_of(method, dataset, **more))
              for seed in range(args.runs) for dataset in args.datasets
              for rate in rates[dataset] for method in METHODS]
     runner.conclude(sys.modules[__name__], tasks, args)
