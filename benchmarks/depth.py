@@ -35,7 +35,7 @@ from torch_geometric.nn import MessagePassing
 
 from benchmarks import plots, runner, table
 from benchmarks.baselines.gcnii import by_matrix
-from benchmarks.data import load, splits_of
+from benchmarks.data import DATASETS, load, splits_of
 from benchmarks.plots import plt
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.training import fit
@@ -65,6 +65,12 @@ TABLE = Table(RESULTS / 'depth.csv', [
     'method', 'dataset', 'split', 'depth', 'seed', 'settings', 'epochs',
     'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
     'gates', *MEASURES])
+CAPTIONS = {
+    **{f'depth_{name.lower()}': f'{name}: mean test accuracy with its standard '
+       f'error against the number of layers or hops.' for name in DATASETS},
+    **{f'depth_layers_{name.lower()}': f'{name}: gates, relative energies and '
+       f'mean average distances after each layer or hop of the deepest '
+       f'trained networks.' for name in DATASETS}}
 SHARP = 5.0  # points of accuracy that make a drop a sharp one
 
 

@@ -40,6 +40,10 @@ EPOCHS = Table(RESULTS / 'epoch.csv', ['dataset', 'variant', 'repeat',
 CHECKS = Table(RESULTS / 'checks.csv', COLUMNS)
 FAR = 1.5  # points from a published figure that want an explanation
 TITLES = {'public': 'Public split', 'random': 'Random splits'}
+CAPTIONS = {
+    f'table_{split}': f'{TITLES[split]}: mean test accuracy with its standard '
+    f'deviation (squares, diamonds for AGCN) beside what was published '
+    f'(circles).' for split in SPLITS}
 PUBLISHED = ROOT / 'published.csv'
 SETTINGS = ROOT / 'settings'
 METHODS = {
@@ -268,7 +272,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
         out.append(Claim(
             'AGCN reaches 83.0, 71.8 and 79.5 % on Cora, CiteSeer and PubMed, '
             '93.1 on MNIST and 70.0 on CIFAR10.',
-            'yes' if all(reached) else 'no',
+            'no' if not all(reached) else
+            'yes' if len(reached) == 5 else 'not shown',
             f"The paper's formula and protocol, random splits: {text}."))
     for split in SPLITS:
         gaps = differences(rows, ['agcn_paper'], 'gcn', split)
@@ -278,7 +283,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
                              for d, (gap, half, _) in gaps.items())
             out.append(Claim(
                 f'AGCN outperforms GCN on all data sets ({split} splits).',
-                'yes' if all(ahead) else 'no',
+                'no' if not all(ahead) else
+                'yes' if set(CITATION) <= set(gaps) else 'not shown',
                 f"AGCN minus GCN, 95 % interval over seeds: {text}. GCN's "
                 f'width, dropout and weight decay were searched as widely as '
                 f"AGCN's beta."))
@@ -324,8 +330,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
             axis.set(title=dataset, xlabel='test accuracy (%)')
         axes[0, 0].set_yticks(range(len(methods)),
                               [METHODS[m] for m in methods])
-        figure.suptitle(f'{TITLES[split]}: squares and diamonds (AGCN) '
-                        f'measured, circles published', fontsize=10)
+        figure.suptitle(f'{TITLES[split]}\nmeasured: squares, AGCN '
+                        f'diamonds; published: circles', fontsize=10)
         paths += save(figure, folder, f'table_{split}')
     return paths
 
