@@ -66,7 +66,7 @@ TABLE = Table(RESULTS / 'depth.csv', [
     'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
     'gates', *MEASURES])
 CAPTIONS = {
-    **{f'depth_{name.lower()}': f'{name}: mean test accuracy with its standard '
+    **{f'depth_{name.lower()}': f'{name}: test accuracy with its standard '
        f'error against the number of layers or hops.' for name in DATASETS},
     **{f'depth_layers_{name.lower()}': f'{name}: gates, relative energies and '
        f'mean average distances after each layer or hop of the deepest '
