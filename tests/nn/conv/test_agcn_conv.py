@@ -2,11 +2,13 @@ import copy
 import itertools
 import math
 import pickle
+import weakref
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
 from torch_geometric.explain import (
@@ -448,6 +450,122 @@ def test_learnt_beta_always_has_a_gradient():
     assert conv.raw_beta.grad != 0
     with pytest.raises(ValueError, match='beta=-1'):
         conv.beta = -1.0
+
+
+# Recomputing #################################################################
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('num_hops, alpha', [(1, 0.0), (2, 0.3), (7, 0.0)])
+@pytest.mark.parametrize('kind', ['plain', 'weight', 'batch', 'directed'])
+def test_recomputing_changes_nothing(mode, num_hops, alpha, kind, way):
+    edge_index, weight = random_graph(weighted=True,
+                                      directed=kind == 'directed')
+    batch = None
+    if kind == 'batch':
+        batch = torch.arange(12) // 6
+        inside = batch[edge_index[0]] == batch[edge_index[1]]
+        edge_index, weight = edge_index[:, inside], weight[inside]
+    x = torch.randn(12, 4, requires_grad=True)
+    weight.requires_grad_(kind == 'weight')
+    conv = AGCNConv(4, 3, num_hops=num_hops, alpha=alpha, learn_beta=True,
+                    **mode, **way)
+    wanted = [x, *conv.parameters()] + [weight] * (kind == 'weight')
+    args = x, edge_index, weight, batch
+    outs, grads = [], []
+    for conv.recompute in [False, True]:
+        outs.append(conv(*args))
+        grads.append(torch.autograd.grad(outs[-1].square().sum(), wanted))
+    assert torch.equal(*outs)
+    assert not conv.residual or grads[0][0].abs().sum() > 0
+    for a, b in zip(*grads):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+    gates = conv.gate(*args)
+    conv.recompute = False
+    assert torch.equal(conv.gate(*args), gates)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_recomputing_with_the_parameters_of_the_call(mode):
+    # In the backward pass, the parameters of the call have left the layer.
+    mode = {**mode, 'beta': 0.01 if mode['energy'] == 'total' else 1.0}
+    edge_index, _ = random_graph(6, 8)
+    conv = AGCNConv(3, 2, num_hops=5, learn_beta=True, recompute=True,
+                    **mode).double()
+    x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
+    raw_beta = (conv.raw_beta.detach() - 0.5).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x, raw_beta: torch.func.functional_call(
+            conv, {'raw_beta': raw_beta}, (x, edge_index)), (x, raw_beta))
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_recomputing_is_twice_differentiable(mode, way):
+    edge_index, weight = random_graph(6, 8, weighted=True)
+    conv = AGCNConv(3, 2, num_hops=3, recompute=True, **mode, **way).double()
+    x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradgradcheck(
+        lambda x: conv(x, edge_index, weight.double()), (x, ))
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_recomputing_elsewhere(mode):
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv = AGCNConv(4, 3, num_hops=5, recompute=True, **mode)
+    stacked = torch.stack([x, 2 * x]).requires_grad_()
+    conv(stacked, edge_index).sum().backward()
+    grads = []
+    for conv.recompute in [False, True]:
+        x.grad = None
+        with torch.autocast('cpu', torch.bfloat16):
+            out = conv(x.requires_grad_(), edge_index)
+        out.float().square().sum().backward()
+        grads.append(x.grad)
+    assert torch.allclose(*grads, rtol=1e-2, atol=1e-6)
+    torch._dynamo.reset()
+    compiled = torch.compile(conv, fullgraph=True, backend='aot_eager')
+    assert torch.allclose(compiled(x, edge_index), conv(x, edge_index),
+                          atol=1e-5)
+
+
+class Peak(TorchDispatchMode):
+    r"""The most bytes of tensors that are there at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes, self.peak = {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        for value in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(value, torch.Tensor) and (
+                    value.layout == torch.strided):
+                storage = value.untyped_storage()
+                key = storage._cdata
+                if key not in self.sizes:
+                    self.sizes[key] = storage.nbytes()
+                    weakref.finalize(storage, self.sizes.pop, key)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return out
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_recomputing_takes_the_memory_of_a_root(mode):
+    edge_index, _ = random_graph(500, 1000)
+    x = torch.randn(500, 32, requires_grad=True)
+    unit = 4 * x.numel()
+
+    def peak(num_hops, recompute):
+        conv = AGCNConv(32, 2, num_hops=num_hops, recompute=recompute,
+                        cached=True, **mode)
+        conv(x, edge_index).sum().backward()  # fills the cache
+        with Peak() as found:
+            conv(x, edge_index).sum().backward()
+        return found.peak / unit
+
+    assert peak(64, False) >= 2 * 64
+    assert peak(64, True) <= 5 * 8
+    assert peak(64, True) <= 2.1 * peak(16, True)
 
 
 # The cache ###################################################################

@@ -44,13 +44,14 @@ def test_open_gates_are_gcn(kwargs, num_layers):
 
 def test_repr_and_arguments():
     model = AGCN(8, 16, num_layers=3, out_channels=7, beta=0.2, num_hops=2,
-                 cached=True, **OURS)
+                 cached=True, recompute=True, **OURS)
     assert str(model) == 'AGCN(8, 7, num_layers=3)'
     assert len(model.convs) == 3
     for conv in model.convs:
         assert isinstance(conv, AGCNConv)
         assert (conv.beta, conv.num_hops, conv.cached) == (0.2, 2, True)
         assert (conv.energy, conv.residual) == ('relative', True)
+        assert conv.recompute
 
 
 def test_linear_head_is_equation_10():

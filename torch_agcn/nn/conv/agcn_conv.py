@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex, is_compiling
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
@@ -151,6 +152,14 @@ class AGCNConv(MessagePassing):
             as for the energy. (default: :obj:`True`)
         bias (bool, optional): If set to :obj:`False`, the layer will not learn
             an additive bias. (default: :obj:`True`)
+        recompute (bool, optional): If set to :obj:`True`, only the results
+            of each :math:`\sqrt{K}`-th of the :math:`K =` :obj:`num_hops`
+            steps are kept for the backward pass, which takes the steps in
+            between once more: memory grows with :math:`\sqrt{K}` instead of
+            :math:`K`, at the price of a second forward pass.
+            Has no effect on results, on a single step, under
+            :meth:`torch.compile` (which plans memory by itself), and for
+            explainers. (default: :obj:`False`)
         **kwargs (optional): Additional arguments of
             :class:`torch_geometric.nn.conv.MessagePassing`.
 
@@ -190,6 +199,7 @@ class AGCNConv(MessagePassing):
         add_self_loops: bool | None = None,
         normalize: bool = True,
         bias: bool = True,
+        recompute: bool = False,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault('aggr', 'add')
@@ -209,6 +219,7 @@ class AGCNConv(MessagePassing):
         self.cached = cached
         self.add_self_loops = add_self_loops
         self.normalize = normalize
+        self.recompute = recompute
         self._beta = beta
         self._cache = None
         self._check_arguments()
@@ -315,7 +326,7 @@ class AGCNConv(MessagePassing):
                            bound=True)
 
         if self._weighs_first:
-            gate = self._total_gate(x, graph, batch, size)
+            gate = self._total_gate(x, graph, self.beta, batch, size)
             x = self.lin(x)
             out = self._step(x, self._propagate(x, graph), gate, batch)
             out = self._restart(out, x)
@@ -348,7 +359,7 @@ class AGCNConv(MessagePassing):
         graph = self._graph(x, edge_index, edge_weight)
         size = check_batch(batch, batch_size, x, self.__class__.__name__)
         if self._weighs_first:
-            gates = [self._total_gate(x, graph, batch, size)]
+            gates = [self._total_gate(x, graph, self.beta, batch, size)]
         else:
             _, gates = self._diffuse(x, graph, batch, size)
         one = torch.ones(x.shape[:-2], device=x.device,
@@ -368,17 +379,45 @@ class AGCNConv(MessagePassing):
     def _diffuse(self, x: Tensor, graph: Graph, batch: OptTensor,
                  size: int | None) -> tuple[Tensor, list[OptTensor]]:
         h = x = x.to_dense() if x.layout != torch.strided else x
+        beta = self.beta
+        length = self._segment
+        gates: list[OptTensor] = []
+        for first in range(0, self.num_hops, length):
+            args = (h, x, graph, beta, batch, size,
+                    min(length, self.num_hops - first))
+            if length < self.num_hops:
+                h, some = checkpoint(self._hops, *args, use_reentrant=False,
+                                     preserve_rng_state=False)
+            else:
+                h, some = self._hops(*args)
+            gates += some
+        return h, gates
+
+    @property
+    def _segment(self) -> int:
+        # How many steps are taken at once: in the backward pass, the inputs
+        # of all segments and all steps of one of them are held.
+        if (not self.recompute or not torch.is_grad_enabled()
+                or is_compiling() or self.explain):
+            return self.num_hops
+        return math.isqrt(self.num_hops - 1) + 1
+
+    def _hops(self, h: Tensor, x: Tensor, graph: Graph, beta: float | Tensor,
+              batch: OptTensor, size: int | None,
+              num_hops: int) -> tuple[Tensor, list[OptTensor]]:
+        # Depends on what it is given and on settings alone: it may run again
+        # in the backward pass, when parameters may be others.
         gates = []
-        for _ in range(self.num_hops):
+        for _ in range(num_hops):
             ph = self._propagate(h, graph)
             if self.energy == 'total':
-                gate = self._total_gate(h, graph, batch, size)
+                gate = self._total_gate(h, graph, beta, batch, size)
                 h = self._step(h, ph, gate, batch)
             elif graph.is_symmetric and batch is None and h.dim() == 2:
-                h, gate = symmetric_step(h, ph, graph.degree, self.beta,
+                h, gate = symmetric_step(h, ph, graph.degree, beta,
                                          self.residual)
             else:
-                gate = self._relative_gate(h, ph, graph, batch, size)
+                gate = self._relative_gate(h, ph, graph, beta, batch, size)
                 h = self._step(h, ph, gate, batch)
             h = self._restart(h, x)
             gates.append(gate)
@@ -400,10 +439,9 @@ class AGCNConv(MessagePassing):
     def _restart(self, h: Tensor, x: Tensor) -> Tensor:
         return torch.lerp(h, x.to(h.dtype), self.alpha) if self.alpha else h
 
-    def _total_gate(self, x: Tensor, graph: Graph, batch: OptTensor,
-                    size: int | None) -> OptTensor:
+    def _total_gate(self, x: Tensor, graph: Graph, beta: float | Tensor,
+                    batch: OptTensor, size: int | None) -> OptTensor:
         # No gate stands for a gate of exactly one.
-        beta = self.beta
         edges = self._explained(graph.edges)
         if (batch is None and x.is_cpu and not is_compiling()
                 and not isinstance(beta, Tensor)
@@ -419,7 +457,8 @@ class AGCNConv(MessagePassing):
         return anisotropic_gate(energy, beta)
 
     def _relative_gate(self, h: Tensor, ph: Tensor, graph: Graph,
-                       batch: OptTensor, size: int | None) -> Tensor:
+                       beta: float | Tensor, batch: OptTensor,
+                       size: int | None) -> Tensor:
         if self.explain or not self.normalize:
             # What was propagated is not P h of the graph to measure on.
             energy = normalized_energy(
@@ -429,7 +468,7 @@ class AGCNConv(MessagePassing):
             assert graph.mean_degree is not None
             energy = energy_from_product(h, ph, graph.degree,
                                          graph.mean_degree, batch, size)
-        return anisotropic_gate(energy, self.beta)
+        return anisotropic_gate(energy, beta)
 
     def _propagate(self, x: Tensor, graph: Graph) -> Tensor:
         # propagate_type: (x: Tensor, edge_weight: OptTensor, adj_back: OptTensor)  # noqa: E501
