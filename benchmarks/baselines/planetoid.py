@@ -139,6 +139,13 @@ def embed(
                             gamma)
         optimizer.zero_grad()
         loss.backward()
+        if not inductive:
+            # The rate is made for nodes that are met as often as all others.
+            # Labelled ones are met far more often where labels are few, and
+            # would blow up: no step of a node is longer than one.
+            for table in [W, v]:
+                length = lr * table.grad.norm(dim=1, keepdim=True)
+                table.grad /= length.clamp(min=1)
         optimizer.step()
     return (scale * (data.x @ W) if inductive else W).detach()
 
