@@ -153,3 +153,35 @@ def test_show(place, monkeypatch, capsys):
     assert 'Cora +2.5 ± 6.4 (AGCN, recommended)' in text
     assert 'Public split' in capsys.readouterr().out
     assert (place / 'table_public.png').stat().st_size > 1000
+
+
+def test_checks(place):
+    (place / 'settings' / 'checks.yaml').write_text(
+        'checks:\n- {method: gcn, change: {p: 0.0}, why: dropout}\n')
+
+    def rows(settings, **values):
+        return pd.DataFrame([dict(
+            method='gcn', dataset=dataset, split='public', seed=seed,
+            settings=settings, test_accuracy=value + seed)
+            for dataset, value in values.items() for seed in range(2)])
+
+    measured = rows(table.settings_of('gcn', 'Cora'), Cora=85.0,
+                    CiteSeer=70.0)  # published: 81.5 and 70.3
+    assert table.far_means(measured) == {('gcn', 'Cora'): 85.5}
+    check = json.loads(table.settings_of('gcn', 'Cora'))
+    check = table.runner.as_json(**{**check, 'p': 0.0})
+    checks = pd.concat([rows(check, Cora=81.0), rows('{}', Cora=1.0)])
+    line, = table.deviations(measured, checks).to_dict('records')
+    assert line == {'': 'GCN', 'data': 'Cora', 'measured': '85.5',
+                    'published': '81.5', 'checked': '81.5 (2)',
+                    'why': 'dropout'}
+    line, = table.deviations(measured, checks[2:]).to_dict('records')
+    assert line['checked'] == '–'
+
+
+def test_the_projects_own_checks():
+    for check in table.read_settings('checks')['checks']:
+        assert check['method'] in table.METHODS and check['why']
+        if 'change' in check:
+            known = json.loads(table.settings_of(check['method'], 'Cora'))
+            assert set(check['change']) <= set(known)
