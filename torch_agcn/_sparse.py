@@ -30,32 +30,35 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def to_edges(
     edge_index: Adj,
     edge_weight: OptTensor,
-    num_nodes: int,
+    num_nodes: int | tuple[int, int],
     dtype: torch.dtype,
     flow: str = 'source_to_target',
     owner: str = 'torch_agcn',
 ) -> Edges:
     r"""Brings any form of a graph that PyG knows into :class:`Edges` with
     weights of type :obj:`dtype`, and refuses with a remedy what is no graph on
-    :obj:`num_nodes` nodes.
+    :obj:`num_nodes` nodes, or from as many nodes as its first number says to
+    as many as its second.
 
     What needs a look at the values is looked at on the CPU in eager mode
     only: elsewhere it would stall the device or break the compiled graph.
     """
+    sizes = (num_nodes if isinstance(num_nodes, tuple) else
+             (num_nodes, num_nodes))
     if isinstance(edge_index, SparseTensor) or is_torch_sparse_tensor(
             edge_index):
-        edges = _from_matrix(edge_index, edge_weight, num_nodes, flow, owner)
+        edges = _from_matrix(edge_index, edge_weight, sizes, flow, owner)
     else:
         edges = _from_index(edge_index, edge_weight, flow, owner)
     if edges.row.is_cpu and not is_compiling():
-        _check_values(edges, num_nodes, owner)
+        _check_values(edges, sizes, owner)
     if edges.weight is not None:
         edges = edges._replace(weight=edges.weight.to(dtype))
     return edges
 
 
-def _from_matrix(adj: Any, edge_weight: OptTensor, num_nodes: int, flow: str,
-                 owner: str) -> Edges:
+def _from_matrix(adj: Any, edge_weight: OptTensor, sizes: tuple[int, int],
+                 flow: str, owner: str) -> Edges:
     if edge_weight is not None:
         raise ValueError(f"'{owner}' got a sparse matrix and 'edge_weight' as "
                          f"well; store the weights as the matrix's values")
@@ -63,11 +66,13 @@ def _from_matrix(adj: Any, edge_weight: OptTensor, num_nodes: int, flow: str,
         raise ValueError(f"'{owner}' cannot turn the flow of a sparse matrix "
                          f"(flow='target_to_source'); pass its transpose and "
                          f"flow='source_to_target' instead")
-    size = (adj.size(0), adj.size(1))
-    if size != (num_nodes, num_nodes):
-        raise ValueError(f"'{owner}' got an adjacency matrix of size "
-                         f'{list(size)} for {num_nodes} nodes; pass a square '
-                         f"one with as many rows as 'x'")
+    size = [adj.size(0), adj.size(1)]
+    if size != [sizes[1], sizes[0]]:
+        remedy = ("pass a square one with as many rows as 'x'"
+                  if sizes[0] == sizes[1] else
+                  'pass the transposed one, with a row for each that receives')
+        raise ValueError(f"'{owner}' got an adjacency matrix of size {size} "
+                         f'for {_count(sizes)} nodes; {remedy}')
     if isinstance(adj, SparseTensor):
         row, col, weight = adj.coo()
         return Edges(row, col, weight)
@@ -117,16 +122,22 @@ def _from_index(edge_index: Any, edge_weight: OptTensor, flow: str,
     return Edges(target, source, edge_weight)
 
 
-def _check_values(edges: Edges, num_nodes: int, owner: str) -> None:
+def _count(sizes: tuple[int, int]) -> str:
+    return (str(sizes[0]) if sizes[0] == sizes[1] else
+            f'{sizes[0]} sending and {sizes[1]} receiving')
+
+
+def _check_values(edges: Edges, sizes: tuple[int, int], owner: str) -> None:
     row, col, weight = edges
     if row.numel() == 0:
         return
-    low = int(min(row.min(), col.min()))
-    high = int(max(row.max(), col.max()))
-    if low < 0 or high >= num_nodes:
-        raise ValueError(f"'{owner}' got node {low if low < 0 else high} in "
-                         f"'edge_index', but 'x' has {num_nodes} nodes; all "
-                         f'node numbers must lie in [0, {num_nodes})')
+    for index, size in [(col, sizes[0]), (row, sizes[1])]:
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= size:
+            raise ValueError(f"'{owner}' got node {low if low < 0 else high} "
+                             f"in 'edge_index', but 'x' has {_count(sizes)} "
+                             f'nodes; all node numbers must lie in '
+                             f'[0, {size})')
     if weight is not None and not (weight.min() >= 0
                                    and weight.max() < float('inf')):
         raise ValueError(f"'{owner}' got an edge weight of "
@@ -164,6 +175,17 @@ def with_self_loops(edges: Edges, num_nodes: int, fill_value: float,
     weight = torch.where(is_loop, 0.0, weight)
     return Edges(torch.cat([row, nodes]), torch.cat([col, nodes]),
                  torch.cat([weight, loop_weight]))
+
+
+def bipartite(edges: Edges, num_sources: int) -> Edges:
+    r"""Edges from sources to targets as an undirected graph on both: first
+    the sources, then the targets. The edges as they were come first, and then
+    their ways back.
+    """
+    row, col, weight = edges
+    row = row + num_sources
+    return Edges(torch.cat([row, col]), torch.cat([col, row]),
+                 None if weight is None else torch.cat([weight, weight]))
 
 
 def degrees(edges: Edges, num_nodes: int, dtype: torch.dtype) -> Tensor:

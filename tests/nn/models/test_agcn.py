@@ -116,11 +116,55 @@ def test_to_hetero_where_gcn_works():
                                   atol=1e-3)
 
 
+@pytest.mark.parametrize('kwargs', [dict(beta=1e-3), OURS])
+def test_to_hetero_between_types(kwargs):
+    x_dict = {'a': torch.randn(12, 8), 'b': torch.randn(5, 3)}
+    edge_index_dict = {
+        ('a', 'to', 'a'): graph()[1],
+        ('a', 'to', 'b'): torch.stack([torch.randint(12, (20, )),
+                                       torch.randint(5, (20, ))]),
+        ('b', 'to', 'a'): torch.stack([torch.randint(5, (20, )),
+                                       torch.randint(12, (20, ))]),
+    }
+    metadata = list(x_dict), list(edge_index_dict)
+
+    def layer(conv, x_dict, kind):
+        outs = [conv['__'.join(key)]((x_dict[key[0]], x_dict[kind]),
+                                     edge_index)
+                for key, edge_index in edge_index_dict.items()
+                if key[-1] == kind]
+        return sum(outs)
+
+    for base in [AGCN((-1, -1), 16, 2, 7, **kwargs),
+                 Net(lambda i, o: AGCNConv(i, o, **kwargs), (-1, -1), 7,
+                     (16, 16))]:
+        model = to_hetero(base, metadata, debug=False)
+        with torch.no_grad():
+            model(x_dict, edge_index_dict)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        out = model(x_dict, edge_index_dict)
+        loss = sum(value.square().mean() for value in out.values())
+        loss.backward()
+        assert all(p.grad is not None for p in model.parameters())
+        optimizer.step()
+        out = model(x_dict, edge_index_dict)
+        assert sum(value.square().mean() for value in out.values()) < loss
+        if isinstance(base, AGCN):
+            conv1, conv2 = model.convs
+        else:
+            conv1, conv2 = model.conv1, model.conv2
+        hidden = {kind: layer(conv1, x_dict, kind).relu() for kind in x_dict}
+        for kind in x_dict:
+            assert torch.allclose(out[kind], layer(conv2, hidden, kind),
+                                  atol=1e-5)
+
+
 class Net(torch.nn.Module):
-    def __init__(self, conv=AGCNConv, in_channels=8, out_channels=7):
+    def __init__(self, conv=AGCNConv, in_channels=8, out_channels=7,
+                 hidden_channels=16):
         super().__init__()
         self.conv1 = conv(in_channels, 16)
-        self.conv2 = conv(16, out_channels)
+        self.conv2 = conv(hidden_channels, out_channels)
 
     def forward(self, x, edge_index):
         x = self.conv1(x, edge_index).relu()
@@ -140,13 +184,15 @@ def test_copy_and_compile():
     (dict(head='round'), "head='round'"),
     (dict(head='linear', num_layers=1), 'at least 2'),
     (dict(num_layers=0), 'at least 1'),
-    (dict(in_channels=(8, 8)), 'bipartite'),
+    (dict(in_channels=(8, 8), num_hops=2), 'bipartite'),
 ])
 def test_bad_arguments(kwargs, message):
     good = dict(in_channels=8, hidden_channels=16, num_layers=2)
     with pytest.raises(ValueError, match='AGCN') as error:
         AGCN(**{**good, **kwargs})
     assert message in str(error.value)
+    with pytest.raises(ValueError, match='one number'):
+        AGCN((8, 8), 16, 2).eval().inference(None)
 
 
 @pytest.mark.extensions

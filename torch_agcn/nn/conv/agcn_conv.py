@@ -10,12 +10,18 @@ from torch_geometric import EdgeIndex, is_compiling
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.inits import zeros
-from torch_geometric.typing import Adj, OptTensor, SparseTensor
+from torch_geometric.typing import (
+    Adj,
+    OptTensor,
+    PairTensor,
+    SparseTensor,
+)
 from torch_geometric.utils import is_sparse
 
 from torch_agcn._sparse import (
     Edges,
     accumulation_dtype,
+    bipartite,
     csr_tensor,
     degrees,
     gcn_weight,
@@ -58,6 +64,8 @@ class Graph(NamedTuple):
     energy_back: OptTensor = None
     # Undirected and without isolated nodes, as far as is known:
     is_symmetric: bool = False
+    # Of two sets of nodes, the size of the one that sends, and comes first:
+    num_sources: int | None = None
 
 
 class Cache(NamedTuple):
@@ -114,9 +122,37 @@ class AGCNConv(MessagePassing):
         which keeps the features where the gate closes instead of erasing
         them.
 
+    In **bipartite graphs**, from source nodes with features
+    :math:`\mathbf{X}_s` to target nodes with features :math:`\mathbf{X}_t`
+    (in heterogeneous graphs, one energy and one gate per edge type), there
+    are no self-loops, and with the weights :math:`\mathbf{A}` of the edges
+    and the degrees of either side
+
+    .. math::
+        \mathbf{X}^{\prime}_t = g(s) \, \mathbf{P} \mathbf{X}_s
+        \mathbf{\Theta}, \quad \mathbf{P} = \mathbf{D}_t^{-1/2} \mathbf{A}
+        \mathbf{D}_s^{-1/2}, \quad s = \sum_{i,j} A_{ij} {\|
+        \mathbf{x}_{t,i} - \mathbf{x}_{s,j} \|}^2,
+
+    which is the energy of the undirected graph of all nodes of both sides,
+    each edge counted once. The relative energy is that of this graph, too,
+    and :obj:`residual=True` leads from :math:`\mathbf{X}_t
+    \mathbf{\Theta}` to :math:`\mathbf{P} \mathbf{X}_s \mathbf{\Theta}`;
+    without, targets know of themselves by nothing but the gate.
+    Differences between nodes have a meaning only in one space: if
+    :obj:`in_channels` is one number, both sides are taken to have the same
+    features, and share :math:`\mathbf{\Theta}`. If it is a pair, even of
+    equal numbers, each side is mapped by a matrix of its own *before*
+    anything is measured, so that the layer learns the space to compare them
+    in.
+    The relative energy counts a constant difference between the sides as
+    rough: it is the highest frequency that such a graph has.
+
     Args:
-        in_channels (int): Size of each input sample, or :obj:`-1` to derive
-            the size from the first input(s) to the forward method.
+        in_channels (int or tuple): Size of each input sample, or :obj:`-1` to
+            derive the size from the first input(s) to the forward method.
+            A tuple corresponds to the sizes of source and target
+            dimensionalities, and makes a layer for bipartite graphs.
         out_channels (int): Size of each output sample.
         beta (float, optional): The sharpness :math:`\beta \geq 0` of the
             gate. (default: :obj:`1.0`)
@@ -126,8 +162,8 @@ class AGCNConv(MessagePassing):
             :math:`\mathbf{X}` to :math:`\mathbf{P} \mathbf{X}` instead of
             from zero. (default: :obj:`False`)
         num_hops (int, optional): The number of propagation steps before the
-            weight matrix. The gate is taken anew at each.
-            (default: :obj:`1`)
+            weight matrix. The gate is taken anew at each. In a bipartite
+            graph, there is one. (default: :obj:`1`)
         alpha (float, optional): The share :math:`\alpha \in [0, 1)` of the
             layer's input that is mixed into the result of each step.
             (default: :obj:`0.0`)
@@ -145,7 +181,10 @@ class AGCNConv(MessagePassing):
         add_self_loops (bool, optional): If set to :obj:`False`, will not add
             self-loops to the input graph. By default, self-loops will be added
             in case :obj:`normalize` is set to :obj:`True`, and not added
-            otherwise. (default: :obj:`None`)
+            otherwise, nor in bipartite graphs. PyG's
+            :class:`~torch_geometric.nn.conv.HeteroConv` asks for
+            :obj:`False` where two types of nodes meet and
+            :obj:`in_channels` is one number. (default: :obj:`None`)
         normalize (bool, optional): Whether to add self-loops and compute
             symmetric normalization coefficients on-the-fly.
             Without, the given edge weights are used for propagation as well
@@ -166,11 +205,16 @@ class AGCNConv(MessagePassing):
     Shapes:
         - **input:**
           node features :math:`(|\mathcal{V}|, F_{in})`, dense or sparse,
+          or :math:`((|\mathcal{V}_s|, F_s), (|\mathcal{V}_t|, F_t))` if
+          bipartite,
           edge indices :math:`(2, |\mathcal{E}|)`
-          or sparse matrix :math:`(|\mathcal{V}|, |\mathcal{V}|)`,
+          or sparse matrix :math:`(|\mathcal{V}|, |\mathcal{V}|)`
+          or :math:`(|\mathcal{V}_t|, |\mathcal{V}_s|)`,
           edge weights :math:`(|\mathcal{E}|)` *(optional)*,
-          batch vector :math:`(|\mathcal{V}|)` *(optional)*
-        - **output:** node features :math:`(|\mathcal{V}|, F_{out})`
+          batch vector :math:`(|\mathcal{V}|)`, or one of each side
+          *(optional)*
+        - **output:** node features :math:`(|\mathcal{V}|, F_{out})` or
+          :math:`(|\mathcal{V}_t|, F_{out})` if bipartite
 
     Example:
         >>> x = torch.eye(3)
@@ -186,7 +230,7 @@ class AGCNConv(MessagePassing):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: int | tuple[int, int],
         out_channels: int,
         beta: float = 1.0,
         energy: str = 'total',
@@ -205,10 +249,12 @@ class AGCNConv(MessagePassing):
         kwargs.setdefault('aggr', 'add')
         super().__init__(**kwargs)
 
+        sizes: Any = in_channels
+        pair = tuple(sizes) if isinstance(sizes, (tuple, list)) else None
         if add_self_loops is None:
-            add_self_loops = normalize
+            add_self_loops = normalize and pair is None
 
-        self.in_channels = in_channels
+        self.in_channels = sizes if pair is None else pair
         self.out_channels = out_channels
         self.energy = energy
         self.residual = residual
@@ -224,8 +270,12 @@ class AGCNConv(MessagePassing):
         self._cache = None
         self._check_arguments()
 
-        self.lin = Linear(in_channels, out_channels, bias=False,
-                          weight_initializer='glorot')
+        self.lin = Linear(sizes if pair is None else pair[0], out_channels,
+                          bias=False, weight_initializer='glorot')
+        self.lin_dst: Linear | None = None
+        if pair is not None:
+            self.lin_dst = Linear(pair[1], out_channels, bias=False,
+                                  weight_initializer='glorot')
         if bias:
             self.bias = Parameter(torch.empty(out_channels))
         else:
@@ -253,6 +303,11 @@ class AGCNConv(MessagePassing):
                    "pass 'total' (the paper's) or 'relative'")
         if not isinstance(self.num_hops, Integral) or self.num_hops < 1:
             refuse(f'num_hops={self.num_hops}', 'pass a whole number >= 1')
+        if isinstance(self.in_channels, tuple):
+            if len(self.in_channels) != 2:
+                refuse(f'in_channels={self.in_channels}',
+                       'pass one number, or those of source and target')
+            self._check_bipartite()
         if not _is_number(self.alpha) or not 0 <= self.alpha < 1:
             refuse(f'alpha={self.alpha}', 'pass a number in [0, 1)')
         if self.add_self_loops and not self.normalize:
@@ -266,10 +321,30 @@ class AGCNConv(MessagePassing):
             refuse(f'node_dim={self.node_dim}',
                    'pass features of shape [*, num_nodes, num_features]')
 
+    def _check_bipartite(self) -> None:
+        name = self.__class__.__name__
+        if self.num_hops > 1:
+            raise ValueError(f"'{name}' got num_hops={self.num_hops} for a "
+                             f'bipartite graph, where one hop leads to the '
+                             f'other side; leave it at 1 and stack layers of '
+                             f'both directions instead')
+        if self.flow == 'target_to_source':
+            raise ValueError(f"'{name}' got flow='target_to_source' for a "
+                             f"bipartite graph; pass 'edge_index.flip(0)', "
+                             f"'x' as (source, target) and leave 'flow' at "
+                             f"'source_to_target'")
+        if self.add_self_loops and isinstance(self.in_channels, tuple):
+            raise ValueError(f"'{name}' got in_channels={self.in_channels} "
+                             f'and add_self_loops=True, but no node stands on '
+                             f'both sides; leave it out, or pass one number '
+                             f"as 'in_channels'")
+
     def reset_parameters(self) -> None:
         r"""Resets all learnable parameters of the module."""
         super().reset_parameters()
         self.lin.reset_parameters()
+        if self.lin_dst is not None:
+            self.lin_dst.reset_parameters()
         zeros(self.bias)
         self._reset_beta()
         self._cache = None
@@ -299,31 +374,33 @@ class AGCNConv(MessagePassing):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | PairTensor,
         edge_index: Adj,
         edge_weight: OptTensor = None,
-        batch: OptTensor = None,
+        batch: OptTensor | PairTensor = None,
         batch_size: int | None = None,
     ) -> Tensor:
         r"""Runs the forward pass of the module.
 
         Args:
-            x (torch.Tensor): The node features, dense or sparse.
+            x (torch.Tensor or (torch.Tensor, torch.Tensor)): The node
+                features, dense or sparse, or those of source and target
+                nodes.
+                If :obj:`in_channels` is a pair, one tensor stands for both.
             edge_index (torch.Tensor or SparseTensor): The edge indices or the
                 transposed adjacency matrix.
             edge_weight (torch.Tensor, optional): The edge weights, which must
                 not be negative. (default: :obj:`None`)
             batch (torch.Tensor, optional): The batch vector
                 :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
-                each node to a graph. Each graph has a gate of its own.
+                each node to a graph, or that of the source and that of the
+                target nodes. Each graph has a gate of its own.
                 (default: :obj:`None`)
             batch_size (int, optional): The number of graphs :math:`B`.
                 Automatically calculated if not given. (default: :obj:`None`)
         """
-        self._check_features(x)
-        graph = self._graph(x, edge_index, edge_weight)
-        size = check_batch(batch, batch_size, x, self.__class__.__name__,
-                           bound=True)
+        x, graph, batch, size = self._prepare(
+            x, edge_index, edge_weight, batch, batch_size, bound=True)
 
         if self._weighs_first:
             gate = self._total_gate(x, graph, self.beta, batch, size)
@@ -332,6 +409,9 @@ class AGCNConv(MessagePassing):
             out = self._restart(out, x)
         else:
             out, _ = self._diffuse(x, graph, batch, size)
+        if graph.num_sources is not None:
+            out = out[..., graph.num_sources:, :]
+        if not self._weighs_first and self.lin_dst is None:
             out = self.lin(out)
 
         if self.bias is not None:
@@ -342,10 +422,10 @@ class AGCNConv(MessagePassing):
     @torch.no_grad()
     def gate(
         self,
-        x: Tensor,
+        x: Tensor | PairTensor,
         edge_index: Adj,
         edge_weight: OptTensor = None,
-        batch: OptTensor = None,
+        batch: OptTensor | PairTensor = None,
         batch_size: int | None = None,
     ) -> Tensor:
         r"""The gate :math:`g(s)` that :meth:`forward` would apply.
@@ -355,9 +435,8 @@ class AGCNConv(MessagePassing):
             along a first dimension for the steps if there are many
             (:obj:`num_hops > 1`).
         """
-        self._check_features(x)
-        graph = self._graph(x, edge_index, edge_weight)
-        size = check_batch(batch, batch_size, x, self.__class__.__name__)
+        x, graph, batch, size = self._prepare(
+            x, edge_index, edge_weight, batch, batch_size)
         if self._weighs_first:
             gates = [self._total_gate(x, graph, self.beta, batch, size)]
         else:
@@ -373,8 +452,10 @@ class AGCNConv(MessagePassing):
     def _weighs_first(self) -> bool:
         # One step of propagation commutes with the weight matrix, and is
         # cheaper on its (usually fewer) outputs. The relative energy, and the
-        # gates of further steps, need the propagated inputs themselves.
-        return self.energy == 'total' and self.num_hops == 1
+        # gates of further steps, need the propagated inputs themselves. Two
+        # weight matrices come first of all.
+        return (self.energy == 'total' and self.num_hops == 1
+                and self.lin_dst is None)
 
     def _diffuse(self, x: Tensor, graph: Graph, batch: OptTensor,
                  size: int | None) -> tuple[Tensor, list[OptTensor]]:
@@ -442,7 +523,7 @@ class AGCNConv(MessagePassing):
     def _total_gate(self, x: Tensor, graph: Graph, beta: float | Tensor,
                     batch: OptTensor, size: int | None) -> OptTensor:
         # No gate stands for a gate of exactly one.
-        edges = self._explained(graph.edges)
+        edges = self._explained(graph)
         if (batch is None and x.is_cpu and not is_compiling()
                 and not isinstance(beta, Tensor)
                 and is_saturated(x, edges, beta)):
@@ -463,7 +544,7 @@ class AGCNConv(MessagePassing):
             # What was propagated is not P h of the graph to measure on.
             energy = normalized_energy(
                 check_features(h, self.__class__.__name__),
-                self._explained(graph.edges), batch, size)
+                self._explained(graph), batch, size)
         else:
             assert graph.mean_degree is not None
             energy = energy_from_product(h, ph, graph.degree,
@@ -488,13 +569,63 @@ class AGCNConv(MessagePassing):
 
     # The graph ###############################################################
 
+    def _prepare(
+        self, x: Tensor | PairTensor, edge_index: Adj, edge_weight: OptTensor,
+        batch: OptTensor | PairTensor, batch_size: int | None,
+        bound: bool = False,
+    ) -> tuple[Tensor, Graph, OptTensor, int | None]:
+        # A bipartite graph is a graph on the nodes of both sides.
+        sizes = None
+        if isinstance(x, (tuple, list)) or self.lin_dst is not None:
+            if not isinstance(x, (tuple, list)):
+                batch = batch if batch is None else (batch, batch)
+                x = x, x
+            batch = self._both_batches(batch)
+            if isinstance(batch_size, (tuple, list)):
+                batch_size = batch_size[1]  # The same on both sides.
+            x, sizes = self._both_sides(x)
+        else:
+            self._check_features(x)
+        graph = self._graph(x, edge_index, edge_weight, sizes)
+        size = check_batch(batch, batch_size, x, self.__class__.__name__,
+                           bound=bound)
+        return x, graph, batch, size
+
+    def _both_sides(self, x: Any) -> tuple[Tensor, tuple[int, int]]:
+        self._check_bipartite()
+        if len(x) != 2 or any(side is None for side in x):
+            raise ValueError(f"'{self.__class__.__name__}' got 'x' as tuple "
+                             f'without the features of both sides; pass '
+                             f'(source, target), for the energy needs both')
+        for side in x:
+            self._check_features(side)
+        source, target = x
+        if self.lin_dst is not None:
+            source, target = self.lin(source), self.lin_dst(target)
+        elif source.size(-1) != target.size(-1):
+            size = source.size(-1), target.size(-1)
+            raise ValueError(f"'{self.__class__.__name__}' got {size[0]} "
+                             f'features of sources and {size[1]} of targets, '
+                             f'which cannot be compared; make the layer with '
+                             f'in_channels={size}, or (-1, -1)')
+        sides = [side if side.layout == torch.strided else side.to_dense()
+                 for side in (source, target)]
+        return torch.cat(sides, dim=-2), (source.size(-2), target.size(-2))
+
+    def _both_batches(self, batch: Any) -> OptTensor:
+        # `to_hetero` makes a pair of nothing, too.
+        if batch is None or (isinstance(batch, (tuple, list))
+                             and all(side is None for side in batch)):
+            return None
+        if (not isinstance(batch, (tuple, list)) or len(batch) != 2
+                or any(side is None for side in batch)):
+            raise ValueError(f"'{self.__class__.__name__}' needs 'batch' of "
+                             f'both sides of a bipartite graph; pass (source, '
+                             f'target)')
+        return torch.cat(list(batch))
+
     def _check_features(self, x: Any) -> None:
         name = self.__class__.__name__
-        if isinstance(x, (tuple, list)):
-            raise ValueError(f"'{name}' got a tuple of node features, but has "
-                             f'no energy for bipartite graphs; pass one '
-                             f"tensor 'x', or use 'SAGEConv' or 'GraphConv' "
-                             f'instead')
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(f"'{name}' got 'x' of type '{kind}'; pass a "
@@ -505,18 +636,18 @@ class AGCNConv(MessagePassing):
                              f'[*, num_nodes, {self.in_channels}] for many '
                              f'features on the same graph')
 
-    def _graph(self, x: Tensor, edge_index: Adj,
-               edge_weight: OptTensor) -> Graph:
+    def _graph(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
+               sizes: tuple[int, int] | None = None) -> Graph:
         inputs = [*_tensors(edge_index), edge_weight]
         if (not self.cached or is_compiling() or self.explain
                 or getattr(edge_index, 'requires_grad', None) is True
                 or any(v is not None and v.requires_grad for v in inputs)):
-            return self._make_graph(x, edge_index, edge_weight)
+            return self._make_graph(x, edge_index, edge_weight, sizes=sizes)
 
         size = (edge_index.sizes() if isinstance(edge_index, SparseTensor)
                 else list(edge_index.size()))
-        settings = (x.size(-2), x.dtype, x.device, type(edge_index), size,
-                    self.flow, self.improved, self.add_self_loops,
+        settings = (x.size(-2), sizes, x.dtype, x.device, type(edge_index),
+                    size, self.flow, self.improved, self.add_self_loops,
                     self.normalize, self.energy,
                     self._is_fused(x, edge_index, edge_weight))
         if self._cache is None or not _is_same(self._cache, settings, inputs):
@@ -527,13 +658,16 @@ class AGCNConv(MessagePassing):
                     edge_index, edge_weight = copies
                 self._cache = Cache(
                     settings, inputs, copies, [_version(v) for v in inputs],
-                    self._make_graph(x, edge_index, edge_weight))
+                    self._make_graph(x, edge_index, edge_weight, sizes=sizes))
         return self._cache.graph
 
     def _make_graph(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
-                    degree: OptTensor = None) -> Graph:
-        # A degree is given where the graph is a part of another one.
-        edges = self._make_edges(x, edge_index, edge_weight)
+                    degree: OptTensor = None,
+                    sizes: tuple[int, int] | None = None) -> Graph:
+        # A degree is given where the graph is a part of another one, and two
+        # sizes where it is bipartite.
+        edges = self._make_edges(x, edge_index, edge_weight, sizes)
+        num_sources = None if sizes is None else sizes[0]
         if degree is None:
             degree = degrees(edges, x.size(-2), accumulation_dtype(x.dtype))
         weight = gcn_weight(edges, degree) if self.normalize else edges.weight
@@ -544,19 +678,28 @@ class AGCNConv(MessagePassing):
         if is_fused or self.energy == 'relative':
             mean_degree = mean_degrees(edges, degree)
         if is_fused:
-            return self._make_matrix(edges, weight, degree, mean_degree)
+            graph = self._make_matrix(edges, weight, degree, mean_degree)
+            return graph._replace(num_sources=num_sources)
         index = torch.stack([edges.col, edges.row])
         index = index if self.flow == 'source_to_target' else index.flip(0)
-        return Graph(edges, degree, mean_degree, index, weight)
+        if sizes is not None and (self.energy == 'total' or self.explain
+                                  or not self.normalize):
+            # Nobody looks at what sources would receive.
+            index, weight = (v[..., :index.size(1) // 2]
+                             for v in (index, weight))
+        return Graph(edges, degree, mean_degree, index, weight,
+                     num_sources=num_sources)
 
-    def _make_edges(self, x: Tensor, edge_index: Adj,
-                    edge_weight: OptTensor) -> Edges:
+    def _make_edges(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
+                    sizes: tuple[int, int] | None = None) -> Edges:
         num_nodes = x.size(-2)
         dtype = accumulation_dtype(x.dtype)
-        edges = to_edges(edge_index, edge_weight, num_nodes, dtype, self.flow,
-                         self.__class__.__name__)
+        edges = to_edges(edge_index, edge_weight, sizes or num_nodes, dtype,
+                         self.flow, self.__class__.__name__)
         num_edges = edges.row.numel()
-        if self.add_self_loops:
+        if sizes is not None:
+            edges = bipartite(edges, sizes[0])
+        elif self.add_self_loops:
             edges = with_self_loops(edges, num_nodes,
                                     2.0 if self.improved else 1.0, dtype)
             if self.explain:
@@ -609,16 +752,18 @@ class AGCNConv(MessagePassing):
         width = self.out_channels if self._weighs_first else x.size(-1)
         return x.is_cpu and edge_index.size(1) * width >= MANY_NUMBERS
 
-    def _explained(self, edges: Edges) -> Edges:
+    def _explained(self, graph: Graph) -> Edges:
         # An explainer's mask weighs the edges of the energy as it does those
         # of the messages.
         if not self.explain or self._edge_mask is None:
-            return edges
-        row, col, weight = edges
+            return graph.edges
+        row, col, weight = graph.edges
         assert weight is not None
         mask = self._edge_mask
         mask = mask.sigmoid() if self._apply_sigmoid else mask
-        if mask.numel() != weight.numel():
+        if graph.num_sources is not None:  # There, and back.
+            mask = torch.cat([mask, mask])
+        elif mask.numel() != weight.numel():
             mask = mask[self._loop_mask]
             loops = weight.numel() - mask.numel()
             mask = torch.cat([mask, mask.new_ones(loops)])

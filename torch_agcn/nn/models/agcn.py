@@ -27,8 +27,11 @@ class AGCN(BasicGNN):
     passing.
 
     Args:
-        in_channels (int): Size of each input sample, or :obj:`-1` to derive
-            the size from the first input(s) to the forward method.
+        in_channels (int or tuple): Size of each input sample, or :obj:`-1` to
+            derive the size from the first input(s) to the forward method.
+            A tuple corresponds to the sizes of source and target
+            dimensionalities, for :meth:`~torch_geometric.nn.to_hetero` on
+            graphs with edges between nodes of two types.
         hidden_channels (int): Size of each hidden sample.
         num_layers (int): Number of layers.
         out_channels (int, optional): If not set to :obj:`None`, the size of
@@ -73,7 +76,7 @@ class AGCN(BasicGNN):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: int | tuple[int, int],
         hidden_channels: int,
         num_layers: int,
         out_channels: int | None = None,
@@ -106,10 +109,6 @@ class AGCN(BasicGNN):
     def init_conv(self, in_channels: int | tuple[int, int], out_channels: int,
                   **kwargs: Any) -> AGCNConv:
         r"""Makes one layer."""
-        if isinstance(in_channels, (tuple, list)):
-            raise ValueError(f"'AGCN' got in_channels={in_channels}, but has "
-                             f'no energy for bipartite graphs; pass one '
-                             f'number')
         return AGCNConv(in_channels, out_channels, **kwargs)
 
     def forward(
@@ -205,6 +204,10 @@ class AGCN(BasicGNN):
                              f'training={self.training} and '
                              f"jk='{self.jk_mode}'); call 'model.eval()' "
                              f"first, or 'model(x, edge_index)' instead")
+        if any(conv.lin_dst is not None for conv in self.convs):
+            raise ValueError(f"'AGCN.inference' works on graphs with one type "
+                             f'of nodes; pass one number as in_channels (got '
+                             f'{self.in_channels})')
         if (not isinstance(loader, NeighborLoader)
                 or list(loader.node_sampler.num_neighbors.values) != [-1]
                 or loader.node_sampler.subgraph_type.value != 'directional'
