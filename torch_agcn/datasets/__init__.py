@@ -1,4 +1,5 @@
 from .image_graph import ImageGraph
+from .imdb import IMDB
 from .planetoid import Planetoid
 
-__all__ = ['ImageGraph', 'Planetoid']
+__all__ = ['IMDB', 'ImageGraph', 'Planetoid']
