@@ -1,0 +1,149 @@
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from benchmarks import beta, plots, runner, table
+from torch_agcn.functional import anisotropic_gate
+
+
+def rows_of(accuracies, method='agcn_paper', dataset='PubMed', settings='{}'):
+    r"""Rows from accuracies by beta, one for each seed."""
+    return pd.DataFrame([
+        dict(method=method, dataset=dataset, split='public', seed=seed,
+             settings=settings, beta=value, val_accuracy=70.,
+             test_accuracy=accuracy, val_loss=accuracy / 100,
+             gates='1 0.75' if value else '0 0', input_energy=2586.)
+        for value, some in accuracies.items()
+        for seed, accuracy in enumerate(some)])
+
+
+@pytest.mark.parametrize('energy', [2586., 649.6, 236.7])
+def test_saturation_is_that_of_the_gate(energy):
+    bound = beta.saturation(energy)
+    # Torch's exponential may be wrong in the last digit:
+    gate = [float(anisotropic_gate(torch.tensor(energy), factor * bound))
+            for factor in [0.9, 1.01]]
+    assert gate[0] < 1 == gate[1]
+    assert bound < min(b for b in beta.GRID if b > 0) / 100
+
+
+def test_grids():
+    assert set(beta.GRID) < set(beta.FULL_GRID)
+    assert len(beta.FULL_GRID) == 51
+    # From closed to saturated on each of the citation networks:
+    for energy in [2586., 649.6, 236.7]:
+        bound = beta.saturation(energy)
+        assert min(beta.BELOW) < bound / 1000
+        assert max(beta.BELOW) > bound
+
+
+def test_measure(tmp_path):
+    settings = json.loads(table.settings_of('agcn_paper', 'Cora'))
+    rows = []
+    for value in [0.0, 1e-6, 0.4]:
+        settings.update(beta=value, epochs=2)
+        rows.append(beta.measure(table.Task(
+            'agcn_paper', 'Cora', 'public', 0, runner.as_json(**settings)),
+            str(tmp_path)))
+        assert set(rows[-1]) == set(beta.TABLE.own_columns)
+    found = beta.latest(pd.DataFrame(rows))
+    assert found.beta.tolist() == [0.0, 1e-6, 0.4]
+    assert found.input_energy.astype(float).tolist() == pytest.approx(
+        [649.6] * 3, abs=0.05)
+    assert found.first_gate.tolist() == pytest.approx(
+        [0, 1 - math.exp(-1e-6 * 649.6**2), 1], rel=1e-3)
+
+
+def test_summary_by_hand():
+    old = rows_of({0.4: [1., 1]}, settings='{"old": 1}')
+    rows = pd.concat([old, rows_of({0.4: [78., 80], 0.5: [79.]})],
+                     ignore_index=True)
+    found = beta.summary(rows)
+    assert found.beta.tolist() == [0.4, 0.5]
+    assert found.test_accuracy.tolist() == [79, 79]
+    assert found.seeds.tolist() == [2, 1]
+    assert found.error[0] == 1  # a standard deviation of sqrt(2), two seeds
+    assert found.first_gate.tolist() == [1, 1]
+    assert found.last_gate.tolist() == [0.75, 0.75]
+    frame, = beta.tables(rows).values()
+    assert frame.iloc[:, 3].tolist() == ['1.00', '–']
+
+
+def test_claim_where_the_gate_is_saturated():
+    same = [79., 80]
+    claim, = beta.claims(pd.concat([
+        rows_of({0.0: [41., 43], 1e-5: [50., 50], 0.1: same, 0.4: same,
+                 5.0: same}),
+        rows_of({0.5: [74.], 50.0: [80.]}, method='agcn')],
+        ignore_index=True))
+    assert claim.holds == 'no'
+    for text in ['in each seed (of 2), all 3 non-zero values', '79.50 %',
+                 'differ by 0 at most', 'from beta = 3e-06 on',
+                 'the second is at least 0.75 after training',
+                 'beta = 0 gives 42.00 %',
+                 'between 74.00 % (beta = 0.5) and 80.00 % (beta = 50)']:
+        assert text in claim.measured
+
+
+@pytest.mark.parametrize('best, holds', [
+    ([80., 82], 'yes'), ([75., 76], 'no'), ([78., 84], 'not shown')])
+def test_claim_where_it_is_not(best, holds):
+    rows = rows_of({0.1: [77., 78], 0.3: [79., 81], 0.4: best})
+    claim, = beta.claims(rows)
+    assert claim.holds == holds
+    assert 'best of 2 other non-zero values of the grid, 0.3' in claim.measured
+    assert 'up to 3 different accuracies' in claim.measured
+    # The paper says so of PubMed only:
+    claim, = beta.claims(rows.assign(dataset='Cora'))
+    assert claim.holds == 'not shown' and 'Cora' in claim.measured
+
+
+def test_claim_needs_its_beta():
+    claim, = beta.claims(rows_of({0.1: [79.], 0.2: [79.]}))
+    assert claim.holds == 'not shown' and 'not run yet' in claim.measured
+
+
+def test_draw(tmp_path, monkeypatch):
+    figures = {}
+
+    def keep(figure, folder, name):
+        figures[name] = figure
+        return []
+
+    monkeypatch.setattr(plots, 'save', keep)
+    rows = rows_of({0.0: [41.], 1e-10: [42.], 0.1: [79.], 5.0: [79.]})
+    beta.draw(pd.concat([rows, rows_of({0.5: [74.], 5000.: [80.]},
+                                       method='agcn')]), tmp_path)
+    assert list(figures) == ['beta_pubmed_public']
+    assert set(figures) <= set(beta.CAPTIONS)
+    figure = figures['beta_pubmed_public']
+    _, bottom = figure.axes
+    assert bottom.get_xticks()[0] == pytest.approx(1e-11, abs=0)
+    assert bottom.get_xticklabels()[0].get_text() == '0'
+    lines = [line for line in bottom.lines if len(line.get_xdata()) == 1]
+    assert lines[0].get_xdata().tolist() == pytest.approx([1e-11])
+    assert bottom.lines[0].get_xdata()[0] == beta.saturation(2586)
+    plots.plt.close(figure)
+
+
+def test_main(monkeypatch):
+    seen = []
+    monkeypatch.setattr(runner, 'conclude',
+                        lambda module, tasks, args: seen.append(tasks))
+    beta.main(['--runs', '2'])
+    beta.main(['--runs', '1', '--full-grid', '--datasets', 'Digits'])
+    beta.main(['--quick'])
+    coarse, full, quick = seen
+    assert len(set(coarse)) == len(coarse) == 2 * (11 + 13 + 9)
+    assert [task.seed for task in coarse] == [0] * 33 + [1] * 33
+    assert len(set(full)) == 51 + 13 + 9
+    assert {task.split for task in full} == {'random'}
+    assert {task.dataset for task in quick} == {'Cora'}
+    # Nothing but beta differs from Table 1:
+    for task in coarse[:33]:
+        settings = json.loads(task.settings)
+        usual = json.loads(table.settings_of(task.method, 'PubMed'))
+        assert {**settings, 'beta': 0} == {**usual, 'beta': 0}

@@ -1,0 +1,146 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from benchmarks import history, plots, runner, table
+from benchmarks.baselines import agcn, gcn
+from benchmarks.training import fit
+
+
+def tiny():
+    y = torch.arange(30) % 3
+    role = torch.arange(30) // 10
+    return Data(x=torch.nn.functional.one_hot(y, 8).float(), y=y,
+                num_nodes=30, edge_index=torch.randint(30, (2, 90)),
+                train_mask=role == 0, val_mask=role == 1)
+
+
+def rows_of(losses, dataset='Cora'):
+    r"""Rows from training losses by method, a list for each seed."""
+    return pd.DataFrame([
+        dict(method=method, dataset=dataset, split='public', seed=seed,
+             settings='{}', train_losses=' '.join(map(str, curve)),
+             val_losses=' '.join(str(loss + 1) for loss in curve))
+        for method, curves in losses.items()
+        for seed, curve in enumerate(curves)])
+
+
+@pytest.mark.parametrize('method', history.LABELS)
+def test_train_is_what_table_1_runs(method):
+    data, losses = tiny(), []
+    settings = table.settings_of(method, 'Cora', epochs=4, patience=4)
+    model, run = history.train(method, data, 1, settings,
+                               lambda *pair: losses.append(pair))
+    expected = table.run_of(method)(data, 1, **json.loads(settings))
+    assert torch.equal(run.logits, expected.logits)
+    logits = model(data.x, data.edge_index).log_softmax(dim=-1)
+    assert torch.equal(logits, run.logits)
+    assert len(losses) == run.epochs == 4
+    assert min(val for _, val in losses) == run.extra['val_loss']
+    assert gcn.fit is agcn.fit is fit  # all is as it was
+
+
+def test_the_papers_gate_changes_nothing_on_cora(tmp_path):
+    found = {}
+    for method in ['gcn', 'agcn_paper']:
+        settings = table.settings_of(method, 'Cora', epochs=20, patience=20)
+        task = table.Task(method, 'Cora', 'public', 0, settings)
+        row = history.measure(task, str(tmp_path))
+        assert set(row) == set(history.TABLE.own_columns)
+        found[method] = history.curves(pd.DataFrame([row]), 'train_losses')[
+            'Cora', method]
+    assert found['gcn'].shape == (1, 20)
+    assert found['gcn'][0, 0] == pytest.approx(np.log(7), abs=0.01)
+    np.testing.assert_allclose(found['gcn'], found['agcn_paper'],
+                               atol=history.ROUNDING)
+
+
+def test_curves_are_by_seed_and_of_the_last_settings():
+    rows = rows_of({'gcn': [[2, 1], [4, 3]]})
+    old = rows.assign(settings='{"old": 1}', train_losses='9 9')
+    rows = pd.concat([old, rows[::-1]], ignore_index=True)
+    found = history.curves(rows, 'train_losses')
+    assert {key: part.tolist() for key, part in found.items()} == {
+        ('Cora', 'gcn'): [[2, 1], [4, 3]]}
+
+
+def test_gaps_by_hand():
+    frame = pd.DataFrame(dict(
+        dataset='Cora', seed=[0, 1, 2, 0, 1], value=[1., 2, 5, 2, 5],
+        method=['gcn'] * 3 + ['agcn'] * 2))
+    # Differences 1 and 3: the quantile of one degree of freedom, times a
+    # standard error of one.
+    gap, half, n = history.gaps(frame, 'value', 'agcn')['Cora']
+    assert (gap, n) == (2, 2)
+    assert half == pytest.approx(np.tan(0.475 * np.pi))
+    assert history.gaps(frame[frame.seed == 0], 'value', 'agcn') == {}
+    assert history.gaps(frame, 'value', 'agcn_paper') == {}
+
+
+@pytest.mark.parametrize('gaps, sign, holds', [
+    ([(2., 1., 3), (3., 1., 3)], 1, 'yes'),
+    ([(2., 1., 3), (-3., 1., 3)], 1, 'no'),
+    ([(-2., 1., 3)], -1, 'yes'),
+    ([(0., 0., 3)], -1, 'no'),
+    ([(1e-9, 1e-10, 3)], 1, 'no'),  # rounding
+    ([(2., 1., 3), (2., 3., 3)], 1, 'not shown'),
+    ([], 1, 'not shown'),
+])
+def test_verdict(gaps, sign, holds):
+    assert history.verdict(gaps, sign, rounding=1e-6) == holds
+
+
+def test_claims():
+    gcn, lower = [[2., 1], [3, 1]], [[1., 0.5], [2, 0.6]]
+    paper, ours = history.claims(rows_of(
+        {'gcn': gcn, 'agcn_paper': gcn, 'agcn': lower}))
+    assert paper.holds == 'no'
+    assert 'Cora +0.0000 ± 0.0000 (2 seeds), in the last epoch 1.0000 ' in (
+        paper.measured)
+    assert 'to all digits kept' in paper.measured
+    # Means of 1.5, 2 and of 0.75, 1.3: differences -0.75 and -0.7.
+    assert ours.holds == 'yes'
+    assert 'Cora -0.7250 ± 0.3177 (2 seeds)' in ours.measured
+    assert '0.5500 beside 1.0000' in ours.measured
+    for claim in history.claims(rows_of({'gcn': gcn[:1], 'agcn': gcn})):
+        assert claim.holds == 'not shown'
+        assert claim.measured == 'Not two seeds of both yet.'
+
+
+def test_tables():
+    frame, = history.tables(rows_of({'gcn': [[2., 1, 1.5]]})).values()
+    assert frame.iloc[0].tolist() == [
+        'Cora', 'GCN', 1, 3, '1.5000 ± 0.0000', '1.5000 ± 0.0000',
+        '2.0000 ± 0.0000', '2.5000 ± 0.0000', '2']
+
+
+def test_draw(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plots, 'save',
+                        lambda figure, *_: figures.append(figure) or [])
+    history.draw(rows_of({'gcn': [[2, 1], [4, 2]], 'agcn': [[1, 0]]}),
+                 tmp_path)
+    left, right = figures[0].axes
+    assert [line.get_ydata().tolist() for line in left.lines] == [
+        [3, 1.5], [1, 0]]
+    assert right.lines[0].get_ydata().tolist() == [4, 2.5]
+    assert left.lines[0].get_xdata().tolist() == [1, 2]
+    plots.plt.close(figures[0])
+
+
+def test_main(monkeypatch):
+    seen = []
+    monkeypatch.setattr(runner, 'conclude',
+                        lambda module, tasks, args: seen.append(tasks))
+    history.main(['--datasets', 'Cora', 'Digits', '--runs', '2'])
+    tasks, = seen
+    assert [task.seed for task in tasks] == [0] * 6 + [1] * 6
+    assert {(t.dataset, t.split) for t in tasks} == {
+        ('Cora', 'public'), ('Digits', 'random')}
+    for task in tasks:
+        settings = json.loads(task.settings)
+        assert settings['epochs'] == settings['patience'] == 200

@@ -1,0 +1,140 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from benchmarks import history, plots, runner, table, tsne
+from benchmarks.baselines import agcn
+
+
+def rows_of(values, dataset='MNIST', **more):
+    r"""Rows whose four measures are the same number, one for each seed."""
+    return pd.DataFrame([
+        dict(method=method, dataset=dataset, split='random', seed=seed,
+             settings='{}', width=16, test_accuracy=90.,
+             **dict.fromkeys(tsne.MEASURES, value), **more)
+        for method, some in values.items() for seed, value in enumerate(some)])
+
+
+def test_one_weight_matrix_leads_from_the_embedding_to_the_scores():
+    y = torch.arange(40) % 3
+    edge_index = torch.randint(40, (2, 60))
+    edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    data = Data(x=torch.rand(40, 8), y=y, num_nodes=40,
+                edge_index=edge_index.unique(dim=1),
+                train_mask=torch.arange(40) < 20,
+                val_mask=torch.arange(40) >= 20)
+    for method in history.LABELS:
+        settings = table.settings_of(method, 'Cora', epochs=5, patience=5)
+        model, run = history.train(method, data, 0, settings)
+        h = tsne.embed(model, data)
+        assert h.shape == (40, json.loads(settings)['hidden_channels'])
+        with torch.no_grad():
+            if method == 'agcn':
+                gates = agcn.gates(model, data)
+                assert len(gates) > 1 and max(gates) - min(gates) > 0.01
+                out = model.lin2(h) + model.conv.bias
+            else:
+                assert float(h.min()) >= 0
+                last = (model.model if method == 'agcn_paper' else
+                        model).convs[-1]
+                out = last(h, data.edge_index)
+        torch.testing.assert_close(out.log_softmax(dim=-1), run.logits,
+                                   atol=1e-5, rtol=1e-5)
+
+
+def test_purity_by_hand():
+    points = np.array([[0.], [1], [10], [11], [12]])
+    assert tsne.purity(points, np.array([0, 0, 1, 1, 1]), k=1) == 1
+    assert tsne.purity(points, np.array([0, 1, 0, 1, 0]), k=1) == 0
+    # Two neighbors: 1, 10; 0, 10; 11, 12; 10, 12; 11, 10.
+    assert tsne.purity(points, np.array([0, 0, 1, 1, 1]), k=2) == 0.8
+
+
+def test_measure(tmp_path, monkeypatch):
+    monkeypatch.setattr(tsne, 'NODES', 100)
+    rows = []
+    for method, seed in [('gcn', 0), ('agcn', 0), ('gcn', 1)]:
+        settings = table.settings_of(method, 'Digits', epochs=15, patience=15)
+        rows.append(tsne.measure(table.Task(method, 'Digits', 'random', seed,
+                                            settings), str(tmp_path)))
+    for row in rows:
+        assert set(row) == set(tsne.TABLE.own_columns)
+        # Better than chance before and after, or nothing has been learnt:
+        assert min(row['purity'], row['purity_tsne']) > 0.5
+        assert row['nodes'] == 100
+    first, second, other = rows
+    assert first['labels'] == second['labels'] != ''
+    assert len(first['x'].split()) == len(first['y'].split()) == 100
+    assert other['x'] == other['labels'] == ''  # of the first seed only
+    # What is kept is what was measured:
+    points = np.array([first['x'].split(), first['y'].split()], float).T
+    labels = np.array(first['labels'].split(), int)
+    assert tsne.purity(points, labels) == pytest.approx(
+        first['purity_tsne'], abs=0.01)
+
+
+def test_claims():
+    gcn = [0.3, 0.5, 0.4]
+    paper, ours = tsne.claims(rows_of(
+        {'gcn': gcn, 'agcn_paper': gcn, 'agcn': [0.4, 0.6, 0.5]}))
+    assert (paper.holds, ours.holds) == ('no', 'yes')
+    assert 'MNIST (3 seeds): silhouette +0.000 ± 0.000' in paper.measured
+    assert 'purity after t-SNE +0.100 ± 0.000' in ours.measured
+    # One of the measures is enough to say no, and another data set is not
+    # enough to say yes:
+    rows = rows_of({'gcn': gcn, 'agcn': [0.4, 0.6, 0.5]})
+    rows.loc[rows.method == 'agcn', 'silhouette'] = 0.2
+    assert tsne.claims(rows)[1].holds == 'no'
+    rows = rows_of({'gcn': gcn, 'agcn': [0.4, 0.6, 0.5]}, 'Digits')
+    assert tsne.claims(rows)[1].holds == 'not shown'
+    for claim in tsne.claims(rows_of({'gcn': [0.3], 'agcn': [0.4]})):
+        assert claim.measured == 'Not two seeds of both yet.'
+
+
+def test_tables():
+    frame, = tsne.tables(rows_of({'gcn': [0.2, 0.4]})).values()
+    assert frame.iloc[0].tolist() == [
+        'MNIST', 'GCN', 2, 16, *['0.300 ± 0.100'] * 4, '90.0']
+
+
+def test_draw(tmp_path, monkeypatch):
+    figures = {}
+
+    def keep(figure, folder, name):
+        figures[name] = figure
+        return []
+
+    monkeypatch.setattr(plots, 'save', keep)
+    rows = rows_of({'gcn': [0.3, 0.4], 'agcn': [0.3, 0.4]}, x='0 1 5 7 8',
+                   y='0 0 0 1 1', labels='3 3 3 1 1')
+    rows.loc[rows.seed > 0, ['x', 'y', 'labels']] = np.nan
+    tsne.draw(rows, tmp_path)
+    figure = figures['tsne_mnist']
+    assert set(figures) <= set(tsne.CAPTIONS) and len(figure.axes) == 2
+    for axis in figure.axes:
+        one, three = axis.collections
+        assert one.get_offsets().tolist() == [[7, 1], [8, 1]]
+        assert three.get_offsets().tolist() == [[0, 0], [1, 0], [5, 0]]
+        # The number stands at the point nearest to all others:
+        assert [(text.get_text(), *text.xy) for text in axis.texts] == [
+            ('1', 7, 1), ('3', 1, 0)]
+    plots.plt.close(figure)
+
+
+def test_main(monkeypatch):
+    seen = []
+    monkeypatch.setattr(runner, 'conclude',
+                        lambda module, tasks, args: seen.append(tasks))
+    tsne.main([])
+    tsne.main(['--quick'])
+    full, quick = seen
+    assert [task.seed for task in full] == [0] * 3 + [1] * 3 + [2] * 3
+    assert {task.dataset for task in full} == {'MNIST'}
+    assert {task.dataset for task in quick} == {'Digits'}
+    # Nothing but the gate tells the paper's network from GCN:
+    gcn, paper, _ = [json.loads(task.settings) for task in full[:3]]
+    assert all(paper[key] == value for key, value in gcn.items())
