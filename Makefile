@@ -40,7 +40,7 @@ $(VENV)/extensions: $(VENV)/ready
 	touch $@
 
 test-data: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --editable '.[images]'
+	$(BIN)/python -m pip install --quiet --editable '.[images,hetero]'
 	$(BIN)/python -m pytest -m data
 
 lint: $(VENV)/ready

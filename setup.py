@@ -39,6 +39,7 @@ setup(
     extras_require={
         'benchmarks': benchmarks,
         'extensions': ['torch_scatter', 'torch_sparse'],
+        'hetero': ['pyarrow'],
         'images': images,
         'labels': ['scipy'],
         'dev': [
