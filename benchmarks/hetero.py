@@ -6,7 +6,8 @@ for each type of nodes, then two layers of one convolution per type of edges,
 to whose sum a linear map of the nodes' own features is added, and a linear
 map to the genres. Without a graph, that map is all there is. ``agcn_open`` is
 ``agcn`` with its gates held open: what lies between these two is owed to the
-gates.
+gates, and to the map of the target nodes' features that they mix in where
+they close.
 
 Each method has the same budget: four settings, of which the one with the best
 mean accuracy in validation counts, and the epoch of the lowest validation
