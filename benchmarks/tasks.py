@@ -1,0 +1,519 @@
+r"""Other tasks: links, whole graphs, and neighbors of other classes.
+
+The paper measures none of these. No data is fetched but Cora, which comes
+with the package.
+
+* ``links``: edges of Cora that were taken away are told from pairs without an
+  edge, by the product of the embeddings of their ends. An edge of the
+  validation or the test set never carries a message before its turn.
+* ``digits``: each image of scikit-learn's digits is a graph, a node for each
+  pixel with ink, joined to its neighbors in the image, with its intensity and
+  position as features. Many graphs are one batch, each with gates of its own.
+* ``homophily-0.1`` to ``-0.9``: one graph of five classes, where this share of
+  the edges joins nodes of the same class; at 0.2 neighbors say nothing. All
+  features are weak: a perceptron gets little more than half of the nodes
+  right.
+
+For links and digits, the encoder has two layers: PyG's ``GCN``, or ``AGCN``
+with all that is its default, or with ``energy='relative', residual=True``. The
+perceptron is the latter with its gate held shut (``beta=0``), which does not
+see the graph. Nothing is searched; the weights of the best validation score
+are kept.
+
+Neighbors of other classes are what one would not smooth over, and all that a
+network can do is to smooth less. So each method has three values of one
+setting, of which the validation set chooses for each graph: ``beta`` for
+AGCN, the restart ``alpha`` for APPNP, which is AGCN's recommended setting
+with the gate held open, dropout for the others. The graphs are small: four
+hops reach most nodes.
+"""
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Linear, Module
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCN, global_mean_pool
+from torch_geometric.transforms import RandomLinkSplit
+from torch_geometric.utils import (
+    grid,
+    index_to_mask,
+    negative_sampling,
+    subgraph,
+    to_undirected,
+)
+
+from benchmarks import runner, table
+from benchmarks.baselines.layers import sparse_first
+from benchmarks.data import draw_per_class, draw_share, load
+from benchmarks.results import RESULTS, Claim, Table
+from torch_agcn import AGCN
+from torch_agcn.diagnostics import SmoothnessRecorder
+
+LEVELS = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
+DATASETS = ['links', 'digits', *[f'homophily-{level}' for level in LEVELS]]
+LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'agcn_paper': 'AGCN, paper',
+          'agcn_relative': 'AGCN, relative + residual', 'appnp': 'APPNP',
+          'agcn': 'AGCN, recommended'}
+ENCODERS: dict[str, dict[str, Any]] = {
+    'mlp': dict(beta=0.0, residual=True), 'gcn': {}, 'agcn_paper': {},
+    'agcn_relative': dict(energy='relative', residual=True)}
+# What the validation set chooses from:
+GRIDS: dict[str, dict[str, list[float]]] = {
+    'mlp': dict(p=[0.2, 0.5, 0.8]), 'gcn': dict(p=[0.2, 0.5, 0.8]),
+    'agcn_paper': dict(beta=[0.1, 1.0, 5.0]),
+    'appnp': dict(alpha=[0.1, 0.5, 0.9]),
+    'agcn': dict(beta=[0.1, 1.0, 50.0])}
+CLASSES = 5
+TABLE = Table(RESULTS / 'tasks.csv', [
+    'method', 'dataset', 'seed', 'settings', 'chosen', 'epochs', 'val_score',
+    'test_score', 'gates', 'seconds'])
+TITLES = {'links': 'Links of Cora: area under the ROC curve (%)',
+          'digits': 'Digits as graphs: test accuracy (%)'}
+CAPTIONS = {
+    'tasks_scores': 'Links and whole graphs: the mean over the runs as a '
+    'line, a point for each run.',
+    'tasks_homophily': 'Test accuracy against the share of edges within a '
+    'class, mean and standard error over the runs.',
+}
+
+
+class Task(NamedTuple):
+    r"""One run. ``settings`` are all of them, as JSON."""
+
+    method: str
+    dataset: str
+    seed: int
+    settings: str
+
+
+class Result(NamedTuple):
+    r"""What a run found; scores are in percent."""
+
+    epochs: int
+    val_score: float
+    test_score: float
+    gates: list[float]
+    chosen: str = '{}'
+
+
+def settings_of(method: str, dataset: str, quick: bool = False) -> str:
+    r"""All settings of a run."""
+    if dataset == 'links':
+        settings = dict(hidden_channels=128, out_channels=64, lr=0.01,
+                        epochs=10 if quick else 100, **ENCODERS[method])
+    elif dataset == 'digits':
+        settings = dict(hidden_channels=64, batch_size=64, lr=0.01,
+                        epochs=4 if quick else 40, **ENCODERS[method])
+    else:
+        settings = json.loads(table.settings_of(method, dataset))
+        settings.update(epochs=50 if quick else 200, patience=30,
+                        choices=GRIDS[method])
+        if 'num_hops' in settings and method != 'agcn_paper':
+            settings['num_hops'] = 4
+    return runner.as_json(**settings)
+
+
+# Training ####################################################################
+
+
+def make_encoder(method: str, *sizes: int, **layer: Any) -> Module:
+    r"""PyG's model or ours; the third size is the number of layers."""
+    return sparse_first((GCN if method == 'gcn' else AGCN)(*sizes, **layer))
+
+
+def train_best(model: Module, epochs: int, train: Callable[[], None],
+               score: Callable[[], float]) -> tuple[int, float]:
+    r"""Trains, goes back to the weights of the best validation score, and
+    returns the epoch and the score.
+    """
+    best, best_epoch, state = -1.0, 0, {}
+    for epoch in range(1, epochs + 1):
+        model.train()
+        train()
+        model.eval()
+        with torch.no_grad():
+            value = score()
+        if value > best:
+            best, best_epoch = value, epoch
+            state = {key: v.clone() for key, v in model.state_dict().items()}
+    model.load_state_dict(state)
+    model.eval()
+    return best_epoch, best
+
+
+@torch.no_grad()
+def gates_of(model: Module, *args: Any) -> list[float]:
+    r"""The gates of all layers, the means of a batch."""
+    with SmoothnessRecorder(model) as recorder:
+        model.eval()(*args)
+    return [gate for record in recorder.records for gate in record.gates]
+
+
+# Links #######################################################################
+
+
+def split_links(data: Data) -> tuple[Data, Data, Data]:
+    r"""Graphs to train, validate and test on: 5 and 10 % of the edges are to
+    be found in the latter two.
+    """
+    return RandomLinkSplit(num_val=0.05, num_test=0.1, is_undirected=True,
+                           add_negative_train_samples=False)(data)
+
+
+def decode(z: Tensor, pairs: Tensor) -> Tensor:
+    r"""How sure it is that pairs of nodes have an edge."""
+    return (z[pairs[0]] * z[pairs[1]]).sum(-1)
+
+
+def auc(z: Tensor, data: Data) -> float:
+    r"""The area under the ROC curve, in percent."""
+    from sklearn.metrics import roc_auc_score
+    return 100 * float(roc_auc_score(data.edge_label,
+                                     decode(z, data.edge_label_index)))
+
+
+def run_links(task: Task, root: str, *, hidden_channels: int,
+              out_channels: int, lr: float, epochs: int,
+              **layer: Any) -> Result:
+    r"""Link prediction on Cora."""
+    data = load('Cora', root=root)
+    seed_everything(task.seed)
+    train_data, val_data, test_data = split_links(data)
+    if task.method != 'gcn':  # which would not notice the graph of the test
+        layer['cached'] = True
+    model = make_encoder(task.method, data.x.size(1), hidden_channels, 2,
+                         out_channels, **layer)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    there = train_data.edge_label_index
+
+    def train() -> None:
+        optimizer.zero_grad()
+        z = model(train_data.x, train_data.edge_index)
+        not_there = negative_sampling(
+            train_data.edge_index, num_nodes=data.num_nodes,
+            num_neg_samples=there.size(1))
+        out = decode(z, torch.cat([there, not_there], dim=1))
+        label = torch.zeros_like(out)
+        label[:there.size(1)] = 1
+        F.binary_cross_entropy_with_logits(out, label).backward()
+        optimizer.step()
+
+    def score(data: Data) -> float:
+        return auc(model(data.x, data.edge_index), data)
+
+    best = train_best(model, epochs, train, lambda: score(val_data))
+    with torch.no_grad():
+        test_score = score(test_data)
+    return Result(*best, test_score,
+                  gates_of(model, test_data.x, test_data.edge_index))
+
+
+# Whole graphs ################################################################
+
+
+@cache
+def digit_graphs() -> list[Data]:
+    r"""Each digit as the graph of its pixels with ink."""
+    from sklearn.datasets import load_digits
+    digits = load_digits()
+    edge_index, position = grid(8, 8)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    graphs = []
+    for image, y in zip(digits.images, digits.target):
+        ink = torch.from_numpy(image).float().view(-1, 1) / 16
+        seen = ink[:, 0] > 0
+        x = torch.cat([ink, position / 3.5 - 1], dim=1)[seen]
+        graphs.append(Data(x=x, y=int(y), edge_index=subgraph(
+            seen, edge_index, relabel_nodes=True)[0]))
+    return graphs
+
+
+class Classifier(Module):
+    r"""An encoder of nodes, and a linear map of their mean."""
+
+    def __init__(self, encoder: Module, channels: int, classes: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.lin = Linear(channels, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        r"""The logits of all graphs of a batch."""
+        x = self.encoder(x, edge_index, batch=batch).relu()
+        return self.lin(global_mean_pool(x, batch))
+
+
+def run_digits(task: Task, root: str, *, hidden_channels: int,
+               batch_size: int, lr: float, epochs: int,
+               **layer: Any) -> Result:
+    r"""Graph classification: 60, 20 and 20 % of the images of a class."""
+    graphs = digit_graphs()
+    seed_everything(task.seed)
+    y = torch.tensor([graph.y for graph in graphs])
+    parts = [[graphs[i] for i in part.tolist()] for part in draw_share(
+        y, torch.randperm(len(graphs)), train=0.6, val=0.2)]
+    loader = DataLoader(parts[0], batch_size, shuffle=True)
+    val, test = (next(iter(DataLoader(part, len(part)))) for part in parts[1:])
+    model = Classifier(
+        make_encoder(task.method, graphs[0].x.size(1), hidden_channels, 2,
+                     **layer), hidden_channels, int(y.max()) + 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+
+    def train() -> None:
+        for batch in loader:
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index, batch.batch)
+            F.cross_entropy(out, batch.y).backward()
+            optimizer.step()
+
+    def score(batch: Data) -> float:
+        out = model(batch.x, batch.edge_index, batch.batch)
+        return 100 * float((out.argmax(-1) == batch.y).double().mean())
+
+    best = train_best(model, epochs, train, lambda: score(val))
+    with torch.no_grad():
+        test_score = score(test)
+    return Result(*best, test_score, gates_of(
+        model, test.x, test.edge_index, test.batch))
+
+
+# Neighbors of other classes ##################################################
+
+
+def block_model(homophily: float, seed: int, num_nodes: int = 1000,
+                mean_degree: int = 6, channels: int = 32,
+                distance: float = 2.0) -> Data:
+    r"""A stochastic block model with a number of edges within classes that is
+    exactly the share asked for; features are normal, each class with a mean
+    of its own.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def shuffled(size: int) -> Tensor:
+        return torch.randperm(size, generator=generator)
+
+    y = torch.arange(num_nodes) % CLASSES
+    pairs = torch.combinations(torch.arange(num_nodes)).t()
+    within = y[pairs[0]] == y[pairs[1]]
+    num_edges = num_nodes * mean_degree // 2
+    num_within = round(homophily * num_edges)
+    edges = []
+    for mask, count in [(within, num_within),
+                        (~within, num_edges - num_within)]:
+        some = pairs[:, mask]
+        edges.append(some[:, shuffled(some.size(1))[:count]])
+    x = torch.randn(num_nodes, channels, generator=generator)
+    x[torch.arange(num_nodes), y] += distance
+    parts = draw_per_class(y, shuffled(num_nodes), val=num_nodes // 5,
+                           test=num_nodes)
+    masks = {f'{key}_mask': index_to_mask(part, num_nodes)
+             for key, part in zip(['train', 'val', 'test'], parts)}
+    return Data(x=x, y=y, edge_index=to_undirected(torch.cat(edges, dim=1)),
+                num_nodes=num_nodes, **masks)
+
+
+def run_homophily(task: Task, root: str, *, choices: dict[str, list[Any]],
+                  **settings: Any) -> Result:
+    r"""Node classification, with one setting chosen by validation."""
+    data = block_model(float(task.dataset.split('-')[1]), task.seed)
+    (key, values), = choices.items()
+    found = []
+    for value in values:
+        out = table.run_of(task.method)(data, task.seed,
+                                        **{**settings, key: value})
+        hit = 100 * (out.logits.argmax(dim=-1) == data.y).double()
+        val, test = (float(hit[mask].mean())
+                     for mask in [data.val_mask, data.test_mask])
+        gates = [gate for name, gate in out.extra.items()
+                 if name.startswith('gate_')]
+        found.append((val, -out.extra['val_loss'], Result(
+            out.epochs, val, test, gates, runner.as_json(**{key: value}))))
+    return max(found, key=lambda one: one[:2])[2]
+
+
+def measure(task: Task, root: str) -> dict[str, Any]:
+    r"""Runs a task and returns its row."""
+    run: Callable[..., Result] = dict(links=run_links, digits=run_digits).get(
+        task.dataset, run_homophily)
+    start = time.perf_counter()
+    result = run(task, root, **json.loads(task.settings))
+    return {
+        **task._asdict(), **result._asdict(),
+        'val_score': round(result.val_score, 3),
+        'test_score': round(result.test_score, 3),
+        'gates': ' '.join(f'{gate:.5g}' for gate in result.gates),
+        'seconds': round(time.perf_counter() - start, 2),
+    }
+
+
+# What comes of it ############################################################
+
+
+def latest(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""The rows with the settings that were used last."""
+    return table.latest(rows.assign(split='')).drop_duplicates(
+        ['method', 'dataset', 'seed'], keep='last')
+
+
+def scores(rows: pd.DataFrame) -> dict[tuple[str, str], pd.Series]:
+    r"""Test scores by data set and method, with the seeds as index."""
+    return {key: part.set_index('seed').test_score for key, part in latest(
+        rows).groupby(['dataset', 'method'])}
+
+
+def levels_of(rows: pd.DataFrame) -> list[float]:
+    r"""The levels of homophily there are."""
+    return [level for level in LEVELS
+            if (rows.dataset == f'homophily-{level}').any()]
+
+
+def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""Scores with differences from GCN, and gates."""
+    found, out = scores(rows), {}
+    gates = {key: _ends(part.gates) for key, part in latest(rows).groupby(
+        ['dataset', 'method'])}
+    for dataset, title in TITLES.items():
+        lines = [[LABELS[m], _text(found[dataset, m]),
+                  _gap(found, dataset, m), gates[dataset, m]]
+                 for m in ENCODERS if (dataset, m) in found]
+        if lines:
+            out[title] = pd.DataFrame(lines, columns=[
+                '', 'mean ± std (runs)', 'minus GCN, 95 % interval',
+                'gate of the first … last layer'])
+    levels = levels_of(rows)
+    for title, cell in {
+            'Test accuracy (%) by homophily, mean ± std (runs)':
+            lambda key: _text(found[key]),
+            'Minus GCN (points), 95 % interval': lambda key: _gap(found, *key),
+            'Gates of the first … last layer or hop':
+            lambda key: gates[key]}.items():
+        lines = [[LABELS[m], *(
+            cell((f'homophily-{level}', m))
+            if (f'homophily-{level}', m) in found else '–'
+            for level in levels)] for m in GRIDS]
+        lines = [line for line in lines if {*line[1:]} - {'–'}]
+        if lines:
+            out[title] = pd.DataFrame(lines, columns=['', *map(str, levels)])
+    return out
+
+
+def _text(values: pd.Series) -> str:
+    spread = f' ± {values.std():.1f}' if len(values) > 1 else ''
+    return f'{values.mean():.1f}{spread} ({len(values)})'
+
+
+def _gap(found: dict[tuple[str, str], pd.Series], dataset: str,
+         method: str) -> str:
+    from scipy.stats import t
+    if method == 'gcn' or (dataset, 'gcn') not in found:
+        return '–'
+    gap = (found[dataset, method] - found[dataset, 'gcn']).dropna()
+    if len(gap) < 2:
+        return '–'
+    return f'{gap.mean():+.1f} ± {t.ppf(0.975, len(gap) - 1) * gap.sem():.1f}'
+
+
+def _ends(texts: pd.Series) -> str:
+    gates = np.array([text.split() for text in texts.dropna().astype(str)],
+                     dtype=float)
+    if gates.size == 0:
+        return '–'
+    return f'{gates[:, 0].mean():.3g} … {gates[:, -1].mean():.3g}'
+
+
+def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
+    r"""A figure of two tasks, and one of homophily."""
+    found = scores(rows)
+    return [*_draw_scores(found, folder),
+            *_draw_homophily(found, levels_of(rows), folder)]
+
+
+def _styles() -> dict[str, dict[str, Any]]:
+    from benchmarks.depth import STYLES
+    return {**STYLES,
+            'MLP': dict(color='#000000', marker='x', linestyle=':'),
+            LABELS['agcn_relative']: STYLES['AGCN, recommended']}
+
+
+def _draw_scores(found: dict[tuple[str, str], pd.Series],
+                 folder: Path) -> list[Path]:
+    from benchmarks.plots import plt, save
+    datasets = [dataset for dataset in TITLES
+                if any((dataset, method) in found for method in ENCODERS)]
+    if not datasets:
+        return []
+    figure, axes = plt.subplots(1, len(datasets), squeeze=False, sharey=True,
+                                figsize=(2.4 + 3.4 * len(datasets), 3.0))
+    methods, styles = list(ENCODERS)[::-1], _styles()
+    for axis, dataset in zip(axes[0], datasets):
+        for y, method in enumerate(methods):
+            if (dataset, method) not in found:
+                continue
+            values, style = found[dataset, method], styles[LABELS[method]]
+            axis.plot([values.mean()] * 2, [y - 0.3, y + 0.3],
+                      color='black', linewidth=2)
+            # One above the other, so that equal ones do not hide each other:
+            axis.scatter(values, y + np.linspace(
+                0.2, -0.2, len(values) + 2)[1:-1], s=26, zorder=3,
+                color=style['color'], marker=style['marker'])
+        title, _, unit = TITLES[dataset].partition(': ')
+        axis.set(title=title, xlabel=unit)
+    axes[0, 0].set_yticks(range(len(methods)), [LABELS[m] for m in methods])
+    axes[0, 0].set_ylim(-0.5, len(methods) - 0.5)
+    return save(figure, folder, 'tasks_scores')
+
+
+def _draw_homophily(found: dict[tuple[str, str], pd.Series],
+                    levels: list[float], folder: Path) -> list[Path]:
+    from benchmarks.plots import plt, save
+    if not levels:
+        return []
+    styles = _styles()
+    figure, axis = plt.subplots(figsize=(7.4, 4.2))
+    for i, method in enumerate(GRIDS):
+        there = [level for level in levels
+                 if (f'homophily-{level}', method) in found]
+        values = [found[f'homophily-{level}', method] for level in there]
+        # Side by side, for some of them are nearly the same:
+        place = [level + 0.008 * (i - 2) for level in there]
+        axis.errorbar(place, [v.mean() for v in values],
+                      [v.sem() if len(v) > 1 else 0 for v in values],
+                      label=LABELS[method], capsize=3,
+                      **styles[LABELS[method]])
+    axis.axvline(1 / CLASSES, color='#999999', linewidth=1, zorder=0)
+    axis.text(1 / CLASSES, 2, ' neighbors say nothing', color='#555555')
+    axis.set(xlabel='homophily (share of edges within a class)',
+             ylabel='test accuracy (%), with standard error', ylim=(0, 102),
+             xlim=(0, 1))
+    axis.legend(loc='upper left', bbox_to_anchor=(1.01, 1.0))
+    return save(figure, folder, 'tasks_homophily')
+
+
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    r"""The paper claims nothing here."""
+    return []
+
+
+def main(argv: list[str]) -> None:
+    args = runner.parser('tasks', DATASETS, runs=5,
+                         of=DATASETS).parse_args(argv)
+    if args.quick:
+        args.runs = 1
+        args.datasets = [d for d in args.datasets if d not in [
+            'homophily-0.2', 'homophily-0.3', 'homophily-0.7']]
+    tasks = [Task(method, dataset, seed,
+                  settings_of(method, dataset, args.quick))
+             for seed in range(args.runs) for dataset in args.datasets
+             for method in (ENCODERS if dataset in TITLES else GRIDS)]
+    runner.conclude(sys.modules[__name__], tasks, args)

@@ -1,0 +1,330 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import homophily, is_undirected
+
+from benchmarks import runner, table, tasks
+from benchmarks.data import load
+from benchmarks.results import Table
+from benchmarks.tasks import ENCODERS, GRIDS, LEVELS, Task
+from benchmarks.training import Run
+from torch_agcn import AGCNConv
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    return str(tmp_path_factory.mktemp('data'))
+
+
+def pairs(edge_index):
+    r"""Edges as a set, whatever their direction."""
+    return {(min(e), max(e)) for e in edge_index.t().tolist()}
+
+
+# Links #######################################################################
+
+
+def test_no_link_leaks(root):
+    data = load('Cora', root=root)
+    torch.manual_seed(3)
+    train, val, test = tasks.split_links(data)
+    given = pairs(data.edge_index)
+    assert len(given) == 5278
+
+    def wanted(part):
+        return pairs(part.edge_label_index[:, part.edge_label == 1])
+
+    assert len(wanted(val)) == 263 and len(wanted(test)) == 527
+    assert not wanted(val) & wanted(test)
+    # Messages: never along what is to be found, now or later.
+    assert pairs(train.edge_index) == given - wanted(val) - wanted(test)
+    assert wanted(train) == pairs(train.edge_index)
+    assert torch.equal(val.edge_index, train.edge_index)
+    assert pairs(test.edge_index) == given - wanted(test)
+    for part in [val, test]:
+        not_there = pairs(part.edge_label_index[:, part.edge_label == 0])
+        assert not_there and not not_there & given
+
+
+def test_auc():
+    # Products 6, 2, 3 and -1, of which the first and the last have an edge:
+    # of four comparisons, two are right.
+    z = torch.tensor([[2.0], [3.0], [1.0], [-1.0]])
+    data = Data(edge_label_index=torch.tensor([[0, 0, 1, 2], [1, 2, 2, 3]]),
+                edge_label=torch.tensor([1.0, 0.0, 0.0, 1.0]))
+    assert tasks.decode(z, data.edge_label_index).tolist() == [6, 2, 3, -1]
+    assert tasks.auc(z, data) == 50
+    data.edge_label = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    assert tasks.auc(z, data) == 100
+
+
+def test_links_are_learnt(root):
+    rows = {}
+    for method in ENCODERS:
+        settings = json.loads(tasks.settings_of(method, 'links'))
+        settings.update(hidden_channels=8, out_channels=4, epochs=3)
+        task = Task(method, 'links', 1, runner.as_json(**settings))
+        rows[method] = tasks.measure(task, root)
+        assert set(rows[method]) == set(tasks.TABLE.own_columns)
+        assert 55 < rows[method]['test_score'] < 100
+    assert rows['mlp']['gates'] == '0 0'
+    # A gate of exactly one makes a GCN, though it adds up in another order:
+    assert rows['gcn']['gates'] == '' and rows['agcn_paper']['gates'] == '1 1'
+    assert rows['agcn_paper']['test_score'] == pytest.approx(
+        rows['gcn']['test_score'], abs=0.1)
+    gates = [float(g) for g in rows['agcn_relative']['gates'].split()]
+    assert len(gates) == 2 and all(0 < gate < 0.9 for gate in gates)
+
+
+# Whole graphs ################################################################
+
+
+def test_digit_graphs():
+    graphs, digits = tasks.digit_graphs(), load_digits()
+    assert len(graphs) == 1797
+    assert [graph.y for graph in graphs] == digits.target.tolist()
+    for i in [0, 7, 1796]:
+        graph, image = graphs[i], digits.images[i]
+        assert graph.num_nodes == (image > 0).sum() > 15
+        assert torch.equal(graph.x[:, 0].double(), torch.from_numpy(
+            image[image > 0] / 16))
+        # An edge between all pixels with ink side by side or corner to
+        # corner, found from their places alone:
+        row, column = np.nonzero(image)
+        far = np.maximum(np.abs(row[:, None] - row),
+                         np.abs(column[:, None] - column))
+        expected = {(a, b) for a, b in zip(*np.nonzero(far == 1))}
+        assert set(map(tuple, graph.edge_index.t().tolist())) == expected
+        assert graph.num_edges == len(expected)
+        # All places are told apart, from -1 to 1 in seven steps:
+        place = 3.5 * (graph.x[:, 1:] + 1)
+        assert torch.allclose(place, place.round(), atol=1e-5)
+        place = place.round().long()
+        step = place[graph.edge_index[0]] - place[graph.edge_index[1]]
+        assert int(step.abs().max()) == 1
+        assert len({tuple(p) for p in place.tolist()}) == graph.num_nodes
+
+
+@pytest.mark.parametrize('method', list(ENCODERS))
+def test_batch_equals_one_by_one(method):
+    graphs = tasks.digit_graphs()[:5]
+    torch.manual_seed(2)
+    layer = dict(ENCODERS[method])
+    if method == 'agcn_paper':  # a beta at which the gates differ
+        layer['beta'] = 1e-4
+    model = tasks.Classifier(tasks.make_encoder(method, 3, 6, 2, **layer), 6,
+                             10).eval()
+    batch = Batch.from_data_list(graphs)
+    out = model(batch.x, batch.edge_index, batch.batch)
+    alone = [model(g.x, g.edge_index, torch.zeros(g.num_nodes).long())
+             for g in graphs]
+    assert torch.allclose(out, torch.cat(alone), atol=1e-6)
+    if method == 'mlp':  # a perceptron of ink and place
+        a, b = (conv.lin.weight.t() for conv in model.encoder.convs)
+        x = ((batch.x @ a).relu() @ b).relu()
+        means = torch.stack([x[batch.batch == i].mean(0) for i in range(5)])
+        assert torch.allclose(out, model.lin(means), atol=1e-6)
+    if method in ['mlp', 'gcn']:
+        return
+    conv = next(m for m in model.modules() if isinstance(m, AGCNConv))
+    gates = conv.gate(batch.x, batch.edge_index, batch=batch.batch)
+    assert gates.shape == (5, ) and gates.std() > 0.003
+    first = tasks.gates_of(model, batch.x, batch.edge_index, batch.batch)[0]
+    assert first == pytest.approx(float(gates.mean()))
+
+
+def test_digits_are_learnt(monkeypatch, root):
+    some = [graph for graph in tasks.digit_graphs() if graph.y < 2][:150]
+    monkeypatch.setattr(tasks, 'digit_graphs', lambda: some)
+    for method in ENCODERS:
+        settings = json.loads(tasks.settings_of(method, 'digits'))
+        settings.update(hidden_channels=16, batch_size=16, epochs=5)
+        row = tasks.measure(Task(method, 'digits', 1, runner.as_json(
+            **settings)), root)
+        assert set(row) == set(tasks.TABLE.own_columns)
+        assert row['test_score'] > 75  # zeros and ones
+        assert len(row['gates'].split()) == 2 * (method != 'gcn')
+
+
+def test_train_best():
+    model = torch.nn.Linear(1, 1, bias=False)
+    weights = iter([1.0, 5.0, 3.0, 5.0])
+
+    def train():
+        assert model.training
+        torch.nn.init.constant_(model.weight, next(weights))
+
+    def score():
+        assert not model.training and not torch.is_grad_enabled()
+        return model.weight.item()
+
+    assert tasks.train_best(model, 3, train, score) == (2, 5.0)
+    assert model.weight.item() == 5 and not model.training
+
+
+# Neighbors of other classes ##################################################
+
+
+@pytest.mark.parametrize('level', LEVELS)
+def test_block_model(level):
+    data = tasks.block_model(level, seed=4)
+    assert homophily(data.edge_index, data.y) == pytest.approx(level, abs=1e-6)
+    assert data.num_edges == 6000 == 2 * len(pairs(data.edge_index))
+    assert is_undirected(data.edge_index)
+    assert data.y.bincount().tolist() == [200] * 5
+    masks = [data.train_mask, data.val_mask, data.test_mask]
+    assert [int(mask.sum()) for mask in masks] == [100, 200, 700]
+    assert bool((sum(mask.long() for mask in masks) == 1).all())
+    assert data.y[data.train_mask].bincount().tolist() == [20] * 5
+    # The means of a class differ from zero in one place, by two:
+    mean = data.x[data.y == 3].mean(0)
+    expected = torch.zeros(32)
+    expected[3] = 2
+    assert torch.allclose(mean, expected, atol=0.3)
+    # The seed decides it all, and the features whatever the graph is:
+    again, other = (tasks.block_model(level, seed) for seed in [4, 5])
+    assert torch.equal(data.edge_index, again.edge_index)
+    assert torch.equal(data.x, again.x) and torch.equal(
+        data.test_mask, again.test_mask)
+    assert not torch.equal(data.edge_index, other.edge_index)
+
+
+def test_validation_chooses(monkeypatch):
+    data = tasks.block_model(0.5, 2)
+    # What is right where, by the value of beta: the second and third are the
+    # best on the validation set, the third with the lower loss there; the
+    # first is the best on the test set.
+    right = {0.1: (0, 700, 1.0), 1.0: (150, 70, 0.9), 50.0: (150, 35, 0.8)}
+    seen = []
+
+    def run(given, seed, *, beta, **settings):
+        assert torch.equal(given.edge_index, data.edge_index) and seed == 2
+        assert settings['num_hops'] == 4 and 'choices' not in settings
+        seen.append(beta)
+        val, test, loss = right[beta]
+        guess = (data.y + 1) % 5
+        for mask, count in [(data.val_mask, val), (data.test_mask, test)]:
+            nodes = mask.nonzero().flatten()[:count]
+            guess[nodes] = data.y[nodes]
+        logits = torch.nn.functional.one_hot(guess, 5).float()
+        return Run(logits, 7, {'val_loss': loss, 'gate_0': beta / 100,
+                               'gate_1': 0.25})
+
+    monkeypatch.setattr(table, 'run_of', lambda _: run)
+    row = tasks.measure(Task('agcn', 'homophily-0.5', 2, runner.as_json(
+        num_hops=4, choices=GRIDS['agcn'])), 'data')
+    assert seen == [0.1, 1.0, 50.0]
+    assert row['chosen'] == '{"beta": 50.0}' and row['epochs'] == 7
+    assert (row['val_score'], row['test_score']) == (75, 5)
+    assert row['gates'] == '0.5 0.25'
+
+
+def test_settings():
+    for method, choices in GRIDS.items():
+        settings = json.loads(tasks.settings_of(method, 'homophily-0.1'))
+        assert settings['choices'] == choices
+        (key, values), = choices.items()
+        assert key in settings and len(values) == 3
+    recommended, held_open, paper = (
+        json.loads(tasks.settings_of(method, 'homophily-0.1'))
+        for method in ['agcn', 'appnp', 'agcn_paper'])
+    assert recommended['num_hops'] == held_open['num_hops'] == 4
+    assert held_open['beta'] == 1e30 and paper['num_hops'] == 1
+    # Nothing but what was chosen from, and the gate, differs:
+    for key in ['beta', 'choices']:
+        del recommended[key], held_open[key]
+    assert recommended == held_open
+
+
+def test_all_runs_on_a_small_graph(monkeypatch):
+    small = tasks.block_model(0.9, 1, num_nodes=200)
+    monkeypatch.setattr(tasks, 'block_model', lambda *_: small)
+    for method in GRIDS:
+        settings = json.loads(tasks.settings_of(method, 'homophily-0.9'))
+        key, = GRIDS[method]
+        settings.update(epochs=20, choices={key: [settings[key]]})
+        row = tasks.measure(Task(method, 'homophily-0.9', 1, runner.as_json(
+            **settings)), 'data')
+        assert set(row) == set(tasks.TABLE.own_columns)
+        assert row['test_score'] > (30 if method == 'mlp' else 65)
+        if method in ['appnp', 'agcn_paper']:
+            assert {float(g) for g in row['gates'].split()} == {1}
+
+
+# What comes of it ############################################################
+
+
+def rows_of(values):
+    return pd.DataFrame([
+        dict(method=method, dataset=dataset, seed=seed, settings='{}',
+             chosen='{}', epochs=9, val_score=1.0, test_score=score,
+             gates='0.5 0.25' if 'agcn' in method else np.nan, seconds=1.0)
+        for (method, dataset), scores in values.items()
+        for seed, score in enumerate(scores)])
+
+
+def test_tables():
+    rows = rows_of({
+        ('gcn', 'links'): [90.0, 92.0], ('agcn_paper', 'links'): [91.0, 93.0],
+        ('mlp', 'homophily-0.1'): [60.0], ('gcn', 'homophily-0.1'): [30.0],
+        ('gcn', 'homophily-0.9'): [98.0, 99.0],
+        ('agcn', 'homophily-0.9'): [97.0, 98.5]})
+    # Other settings before do not count:
+    old = rows_of({('gcn', 'links'): [1.0]}).assign(settings='{"lr": 1}')
+    found = tasks.tables(pd.concat([old, rows], ignore_index=True))
+    links, accuracy, gap, gates = found.values()
+    assert links.values.tolist() == [
+        ['GCN', '91.0 ± 1.4 (2)', '–', '–'],
+        ['AGCN, paper', '92.0 ± 1.4 (2)', '+1.0 ± 0.0', '0.5 … 0.25']]
+    assert list(accuracy.columns) == ['', '0.1', '0.9']
+    assert accuracy.values.tolist() == [
+        ['MLP', '60.0 (1)', '–'], ['GCN', '30.0 (1)', '98.5 ± 0.7 (2)'],
+        ['AGCN, recommended', '–', '97.8 ± 1.1 (2)']]
+    # Differences -1 and -0.5: the mean, and 12.706 standard errors of 0.25.
+    assert gap.values.tolist() == [['AGCN, recommended', '–', '-0.8 ± 3.2']]
+    assert gates.values.tolist() == [['AGCN, recommended', '–', '0.5 … 0.25']]
+    assert tasks.claims(rows) == []
+
+
+def test_figures(tmp_path):
+    pytest.importorskip('matplotlib')
+    links = rows_of({('gcn', 'links'): [90.0, 92.0]})
+    rest = rows_of({('mlp', 'homophily-0.1'): [60.0],
+                    ('agcn', 'homophily-0.9'): [97.0, 98.5]})
+    paths = tasks.draw(pd.concat([links, rest], ignore_index=True), tmp_path)
+    assert [path.name for path in paths] == [
+        'tasks_scores.png', 'tasks_scores.svg', 'tasks_homophily.png',
+        'tasks_homophily.svg']
+    assert all(path.stat().st_size > 1000 for path in paths)
+    assert len(tasks.draw(links, tmp_path)) == 2
+    assert len(tasks.draw(rest, tmp_path)) == 2
+    assert {path.stem for path in paths} == set(tasks.CAPTIONS)
+
+
+def test_main(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    tasks.main([])
+    module, todo, _ = calls.pop()
+    assert module is tasks
+    assert len(set(todo)) == len(todo) == 5 * (2 * 4 + 6 * 5)
+    assert [task.seed for task in todo] == sorted(task.seed for task in todo)
+    tasks.main(['--quick', '--datasets', 'links', 'homophily-0.2'])
+    assert [task.method for task in calls.pop()[1]] == list(ENCODERS)
+
+    # What was run is found again in the file:
+    file = Table(tmp_path / 'tasks.csv', tasks.TABLE.own_columns)
+    some = todo[:2]
+    for task in some:
+        file.append(**{**dict.fromkeys(file.own_columns, 1),
+                       **task._asdict()})
+
+    def measure(task, root):
+        raise AssertionError(task)
+
+    assert runner.run_missing(some, file, measure, 1, 'data') == []
