@@ -250,9 +250,9 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
                      f'({labels} labels)')
             axis.grid(visible=False, axis='x')
         axes[-1, 0].set_xticks(range(len(ALL)),
-                               ['labels as given', *map(_name, WAYS)])
-        axes[0, 0].legend(ncols=len(METHODS), loc='lower center',
-                          bbox_to_anchor=(0.5, 1.15))
+                               ['none added', *map(_name, WAYS)])
+        axes[0, 0].legend(ncols=len(METHODS), columnspacing=1.2,
+                          loc='lower center', bbox_to_anchor=(0.45, 1.15))
         paths += save(figure, folder, f'labels_{dataset.lower()}')
     return paths
 
