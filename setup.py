@@ -13,7 +13,7 @@ benchmarks = [
     'pandas',
     'pyyaml',
     'scikit-learn',
-    'scipy',
+    'scipy>=1.12',
     'tqdm',
 ]
 images = [
@@ -41,7 +41,7 @@ setup(
         'extensions': ['torch_scatter', 'torch_sparse'],
         'hetero': ['pyarrow'],
         'images': images,
-        'labels': ['scipy'],
+        'labels': ['scipy>=1.12'],
         'dev': [
             *benchmarks,
             'captum',

@@ -35,6 +35,7 @@ for name in ['scipy', 'sklearn', 'matplotlib', 'pandas', 'yaml', 'PIL',
              'torch_scatter', 'torch_sparse', 'captum', 'yacs']:
     sys.modules[name] = None
 import torch_agcn, torch_agcn.datasets, torch_agcn.functional
+import torch_agcn.diagnostics, torch_agcn.label_expansion
 import torch_agcn.transforms, torch
 conv = torch_agcn.AGCNConv(4, 2, cached=True)
 print(conv(torch.rand(3, 4), torch.tensor([[0, 1], [1, 2]])).shape)
