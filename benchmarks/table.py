@@ -389,13 +389,17 @@ def show() -> None:
     far = deviations(rows, CHECKS.read())
     if len(far):
         parts += [f'More than {FAR} points from what was published, on the '
-                  f'public split, and why; `table --checks` measured the '
-                  f'same without what is named as the reason:',
+                  f'public split, and what may be the reason; `table '
+                  f'--checks` measured the same without it. The reasons were '
+                  f'picked afterwards, for some methods among a few that '
+                  f'were tried, and bear out only where the checked figure '
+                  f'is near the published one:',
                   markdown_table(far)]
     parts.append('Measured: mean ± standard deviation (number of runs), the '
                  "best in bold. Published: as the paper's Table 1 prints it, "
                  'where baselines are on the public split and AGCN on random '
-                 'ones. Seconds are medians, in the order of the data sets.')
+                 'ones. Seconds are medians, in the order of the data sets, '
+                 'taken while the machine had other work as well.')
     text = '\n\n'.join(filter(None, parts))
     print(text)
     write_readme('table', text)
