@@ -123,7 +123,7 @@ def sparse_features(data: Data, density: float = 0.2) -> Data:
 
 def drop(value: Tensor, p: float) -> Tensor:
     """Drops entries; a coin of torch's own dropout costs four times this."""
-    return value * (torch.rand_like(value) >= p) / (1 - p)
+    return torch.rand_like(value).ge_(p).mul_(value).div_(1 - p)
 
 
 def dropout(x: Any, p: float, training: bool) -> Any:
@@ -134,9 +134,11 @@ def dropout(x: Any, p: float, training: bool) -> Any:
         return torch.sparse_coo_tensor(
             x.indices(), drop(x.values(), p), x.shape,
             is_coalesced=True, check_invariants=False)
-    if not isinstance(x, SparseFeatures):
-        return F.dropout(x, p, training)
-    return x.dropout(p) if training and p > 0 else x
+    if isinstance(x, SparseFeatures):
+        return x.dropout(p) if training and p > 0 else x
+    if training and p > 0 and not x.requires_grad:  # images
+        return drop(x, p)
+    return F.dropout(x, p, training)
 
 
 def to_scipy(x: Tensor) -> sp.csr_matrix:
