@@ -193,7 +193,8 @@ def fit(
 
     Adam on the cross-entropy of the training nodes; stops after ``patience``
     epochs without a lower validation loss and goes back to the weights of
-    the lowest.
+    the lowest. Without patience there is no validation, and the weights are
+    those of the last epoch.
 
     Args:
         model: Called as ``model(x, edge_index)``, returns logits.
@@ -201,7 +202,8 @@ def fit(
         lr: The learning rate.
         weight_decay: Weight decay of the first layer's parameters.
         epochs: The largest number of epochs.
-        patience: Epochs without a lower validation loss before the stop.
+        patience: Epochs without a lower validation loss before the stop, or
+            zero for no validation and no stop.
         params: Adam's parameter groups, in place of ``weight_decay``.
         penalty: Called once per epoch, its value is added to the loss.
         on_epoch: Called after each epoch with training and validation loss.
@@ -226,6 +228,8 @@ def fit(
             loss = loss + penalty()
         loss.backward()
         optimizer.step()
+        if patience == 0:
+            continue
 
         model.eval()
         with torch.no_grad():

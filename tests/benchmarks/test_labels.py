@@ -72,7 +72,6 @@ def test_row(root, cora, monkeypatch):
         assert row[f'purity_{way}'] == pytest.approx(100 * float(hit),
                                                      abs=0.01)
         assert torch.equal(data.y[known], cora.y[known])
-        assert torch.equal(data.val_mask, data.train_mask)  # no others
     assert bool((given[1].train_mask & cora.test_mask).any())
 
 
@@ -123,8 +122,7 @@ def test_all_methods_have_as_many_epochs(monkeypatch):
     assert len(seen) == 3 * 3 * len(METHODS)
     for task in seen:
         own = json.loads(task.settings)
-        ours = json.loads(table.settings_of('agcn', task.dataset))
-        assert own['epochs'] == own['patience'] == ours['epochs']
+        assert own['epochs'] == 200 and own['patience'] == 0
         if task.method in ['gcn', 'agcn_paper']:
             assert own['hidden_channels'] == 16 and own['p'] == 0.5
             assert own['weight_decay'] == 5e-4

@@ -64,6 +64,20 @@ def test_sparse_dropout():
     assert torch.allclose(mean, dense, atol=0.08)
 
 
+def test_dense_dropout():
+    x = torch.rand(50, 40) + 1
+    torch.manual_seed(1)
+    out = dropout(x, 0.75, training=True)
+    kept = out != 0
+    assert torch.allclose(out[kept], 4 * x[kept])
+    assert 0.2 < kept.float().mean() < 0.3
+    assert dropout(x, 0.75, training=False).equal(x)
+    x.requires_grad_()
+    out = dropout(x, 0.75, training=True)
+    out.sum().backward()
+    assert torch.equal(x.grad, 4.0 * (out != 0))
+
+
 def test_adjacency():
     # One way only, twice, a self-loop, and node 3 without an edge.
     edge_index = torch.tensor([[0, 0, 1, 2, 2], [1, 1, 1, 1, 0]])
@@ -133,6 +147,20 @@ def test_fit_never_looks_at_test_labels():
     data.y[20:] = 1 - data.y[20:]
     torch.manual_seed(0)
     assert fit(Net(), data, epochs=20).logits.equal(expected)
+
+
+def test_fit_without_validation():
+    data = separable()
+    torch.manual_seed(0)
+    expected = fit(Net(), data, lr=0.0, epochs=9, patience=9).logits
+    del data.val_mask
+    torch.manual_seed(0)
+    model = Net()
+    run = fit(model, data, lr=0.0, epochs=9, patience=0)
+    assert run.epochs == 9 and run.logits.equal(expected)
+    again = fit(model, data, lr=0.1, epochs=30, patience=0)
+    assert again.epochs == 30  # the last weights, not those of a stop
+    assert model(data.x, data.edge_index).log_softmax(-1).equal(again.logits)
 
 
 def test_weight_decay_is_on_the_first_layer_only(monkeypatch):
