@@ -216,7 +216,7 @@ def fit(
         params = [{'params': first, 'weight_decay': weight_decay},
                   {'params': rest}]
     optimizer = torch.optim.Adam(params, lr=lr)
-    train, val = data.train_mask, data.val_mask
+    train = data.train_mask
 
     best, state, best_epoch, epoch = float('inf'), None, 0, 0
     for epoch in range(1, epochs + 1):
@@ -234,7 +234,7 @@ def fit(
         model.eval()
         with torch.no_grad():
             out = model(data.x, data.edge_index)
-            train_loss = float(loss)
+            train_loss, val = float(loss), data.val_mask
             loss = F.cross_entropy(out[val], data.y[val])
         if on_epoch is not None:
             on_epoch(train_loss, float(loss))
