@@ -11,6 +11,7 @@ from torch_agcn import AGCNConv, functional
 from torch_agcn._sparse import Edges
 from torch_agcn.datasets import Planetoid
 from torch_agcn.functional import (
+    _squared_differences,
     anisotropic_gate,
     dirichlet_energy,
     is_saturated,
@@ -387,6 +388,30 @@ def test_saturation_is_exact():
             assert gate == 1
             assert (x.grad == 0).all()
     assert seen == {False, True}
+
+
+@pytest.mark.parametrize('layout', [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize('shift', [0.0, 1e8])
+def test_saturation_of_sparse_features(layout, shift):
+    # As for dense ones, also where large numbers differ by little or nothing.
+    edge_index = random_graph(200, 8000)
+    edges = Edges(edge_index[1], edge_index[0], torch.rand(8000))
+    x = torch.rand(200, 50) * (torch.rand(200, 50) < 0.2)
+    x[:, 0] = shift
+    if shift == 0:
+        x[7] = 0.0  # a row without entries
+    some = [index[:300] for index in edges[:2]]
+    expected = _squared_differences(x, *some)
+    sparse = x.to_sparse(layout=layout)
+    actual = _squared_differences(sparse, *some)
+    assert torch.allclose(actual, expected, rtol=1e-5)
+    a, b = (x.double()[index] for index in some)
+    assert torch.allclose(actual.double(), (a - b).square().sum(-1),
+                          rtol=1e-5)
+    seen = {beta: is_saturated(sparse, edges, beta)
+            for beta in [0.0, 1e-20, 1e-9, 1e-3, 1.0]}
+    assert seen == {beta: is_saturated(x, edges, beta) for beta in seen}
+    assert set(seen.values()) == {False, True}
 
 
 def test_saturation_is_not_claimed_in_vain():

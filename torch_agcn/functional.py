@@ -638,30 +638,34 @@ def quotient(rough: Tensor, spread: Tensor,
     return (rough / spread).clamp(0, 2), spread
 
 
-def _dense_rows(x: Tensor, *indices: Tensor) -> list[Tensor]:
-    # Rows of dense or sparse features. Torch can select from sparse ones too,
-    # but looks at all their entries for it.
+def _squared_differences(x: Tensor, row: Tensor, col: Tensor) -> Tensor:
+    # Of the features at both ends of some edges, dense or sparse.
     dtype = accumulation_dtype(x.dtype)
     if x.layout == torch.strided:
-        return [x.index_select(-2, index).to(dtype) for index in indices]
+        a, b = (x.index_select(-2, index).to(dtype) for index in (row, col))
+        return torch.linalg.vector_norm(a - b, dim=-1).square()
     if x.layout == torch.sparse_csr:
-        rowptr, col = x.crow_indices().long(), x.col_indices().long()
-        value = x.values()
+        rowptr, feature = x.crow_indices().long(), x.col_indices().long()
     else:
         x = x.coalesce()
-        row, col = x.indices()
-        rowptr = torch._convert_indices_from_coo_to_csr(row, x.size(0))
-        value = x.values()
-    out = []
-    for index in indices:
-        start, count = rowptr[index], rowptr.diff()[index]
-        number = torch.repeat_interleave(count)
-        entry = torch.arange(number.numel()) + (
-            start - count.cumsum(0) + count)[number]
-        rows = value.new_zeros(index.numel(), x.size(1), dtype=dtype)
-        rows[number, col[entry]] = value[entry].to(dtype)
-        out.append(rows)
-    return out
+        entry_row, feature = x.indices()
+        rowptr = torch._convert_indices_from_coo_to_csr(entry_row, x.size(0))
+    # Torch can select rows of sparse matrices too, but looks at all entries
+    # for it. Those of either end are laid side by side and sorted by edge and
+    # feature, so that what is to be subtracted comes in pairs.
+    num_edges, ends = row.numel(), torch.cat([row, col])
+    start, count = rowptr[ends], rowptr[ends + 1] - rowptr[ends]
+    end = torch.repeat_interleave(count)
+    entry = torch.arange(end.numel()) + (start - count.cumsum(0) + count)[end]
+    edge = end % num_edges
+    _, order = (edge * x.size(1) + feature[entry]).sort()
+    edge, feature, value = (v[order] for v in (
+        edge, feature[entry],
+        torch.where(end < num_edges, 1, -1) * x.values()[entry].to(dtype)))
+    paired = (edge[1:] == edge[:-1]) & (feature[1:] == feature[:-1])
+    value[:-1] += torch.where(paired, value[1:], 0)
+    value[1:][paired] = 0
+    return value.new_zeros(num_edges).index_add_(0, edge, value.square())
 
 
 def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
@@ -676,17 +680,20 @@ def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
     needed = saturation(beta, accumulation_dtype(x.dtype))
     if x.numel() == 0 or needed == math.inf:
         return False
-    looked_at = max(2**16 // max(x.size(-1), 1), 1)
-    while looked_at < num_edges // 4:
-        some = slice(0, looked_at)
-        a, b = _dense_rows(x.detach(), row[some], col[some])
-        energy = torch.linalg.vector_norm(a - b, dim=-1).square() / 2
+    is_dense = x.layout == torch.strided
+    size = x.size(-1) if is_dense else x._nnz() // max(x.size(0), 1)
+    begin, end = 0, max(2**(16 if is_dense else 12) // max(size, 1), 1)
+    energy = torch.zeros(x.shape[:-2], dtype=accumulation_dtype(x.dtype))
+    while end < num_edges // 4:
+        some = slice(begin, end)
+        terms = _squared_differences(x.detach(), row[some], col[some]) / 2
         if weight is not None:
-            energy = weight[some].detach() * energy
-        part = float(energy.sum(-1).min())
+            terms = weight[some].detach() * terms
+        energy = energy + terms.sum(-1)
+        part = float(energy.min())
         if part >= needed:
             return True
-        if not part * num_edges >= needed * looked_at:
+        if not part * num_edges >= needed * end:
             return False  # At this rate all edges together will not do.
-        looked_at = int(1.25 * looked_at * needed / part) + 1
+        begin, end = end, int(1.1 * end * needed / part) + 1
     return False
