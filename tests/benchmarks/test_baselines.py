@@ -7,6 +7,7 @@ from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import to_undirected
 
 from benchmarks import table, tune
+from benchmarks.baselines import gin
 from benchmarks.baselines.chebynet import ChebConv, WeightFirst
 from benchmarks.baselines.gat import AttentionConv, neighbors
 from benchmarks.baselines.layers import sparse_first
@@ -119,6 +120,18 @@ def test_chebynet_weights_first():
         b.load_state_dict(a.state_dict())
     expected = pyg(data.x.to_dense(), data.edge_index, lambda_max=2.0)
     assert torch.allclose(ours(data.x, data.edge_index), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('sparse', [True, False])
+def test_gin_takes_words_as_they_are(sparse):
+    # With rows of any scale the outcome is that of ones.
+    data, scaled = tiny_graph(sparse), tiny_graph(sparse)
+    scaled.x = (3 * scaled.x).coalesce() if sparse else 3 * scaled.x
+    outs = [gin.run(d, 0, binary=True, epochs=3).logits
+            for d in [data, scaled]]
+    assert torch.equal(*outs)
+    outs = [gin.run(d, 0, epochs=3).logits for d in [data, scaled]]
+    assert not torch.equal(*outs)
 
 
 def test_monet_weights_sum_to_one():
