@@ -626,6 +626,54 @@ def normalized_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
                                batch, size)
 
 
+def energy_sums(x: Tensor, edges: Edges, degree: Tensor) -> Tensor:
+    r"""What the relative energy is made of, of shape :obj:`[*, 3 + F]`: the
+    Dirichlet energy of :math:`\mathbf{U} = \mathbf{D}^{-1/2} \mathbf{X}`, its
+    spread around its mean weighted by degree, all weight, and that mean.
+
+    All of it is summed over :obj:`edges` (the weight of a node is half of what
+    it receives and sends along them), but for :obj:`degree`, which is the one
+    to scale with: edges may be a sample of a graph, and degrees the graph's.
+    """
+    u = inverse_sqrt(degree).unsqueeze(-1) * x
+    weight = mean_degrees(edges, degrees(edges, x.size(-2), x.dtype))
+    mean = mean_over_nodes(u, weight, None, None)
+    spread = (weight.unsqueeze(-1) * (u - mean).square()).sum((-2, -1))
+    rough = edge_energy(u, edges)
+    return torch.cat([torch.stack([
+        rough, spread, weight.sum().expand_as(rough)], dim=-1),
+        mean.squeeze(-2)], dim=-1)
+
+
+def merge_sums(old: Tensor, new: Tensor, share: float | Tensor) -> Tensor:
+    r"""A share of :obj:`new` and the rest of :obj:`old`, both from
+    :meth:`energy_sums`, as if the edges of both were one graph with that share
+    of weights. A single number is a Dirichlet energy.
+    """
+    out = torch.lerp(old, new, torch.as_tensor(share, dtype=old.dtype,
+                                               device=old.device))
+    if out.numel() == 1:
+        return out
+    rough, spread, weight = out[:3]
+    step = share * new[2] / torch.where(weight > 0, weight, 1.0)
+    gap = new[3:] - old[3:]
+    # Each was measured around a mean of its own:
+    spread = spread + (1 - share) * old[2] * step * gap.square().sum()
+    return torch.cat([torch.stack([rough, spread, weight]),
+                      old[3:] + step * gap])
+
+
+def energy_from_sums(sums: Tensor) -> Tensor:
+    r"""The relative energy from :meth:`energy_sums`, or the Dirichlet energy
+    that stands alone.
+    """
+    if sums.size(-1) == 1:
+        return sums[..., 0]
+    rough, spread, weight = (sums[..., i] for i in range(3))
+    whole = spread + weight * sums[..., 3:].square().sum(-1)
+    return quotient(rough, spread, whole)[0]
+
+
 def quotient(rough: Tensor, spread: Tensor,
              whole: Tensor) -> tuple[Tensor, Tensor]:
     r"""The relative energy, and what was divided by.

@@ -3,7 +3,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex, is_compiling
@@ -39,8 +39,11 @@ from torch_agcn.functional import (
     check_features,
     edge_energy,
     energy_from_product,
+    energy_from_sums,
+    energy_sums,
     is_saturated,
     matrix_energy,
+    merge_sums,
     normalized_energy,
     symmetric_step,
 )
@@ -66,6 +69,8 @@ class Graph(NamedTuple):
     is_symmetric: bool = False
     # Of two sets of nodes, the size of the one that sends, and comes first:
     num_sources: int | None = None
+    # A part of another graph: the edges weigh what they stand for in that.
+    is_sample: bool = False
 
 
 class Cache(NamedTuple):
@@ -148,6 +153,19 @@ class AGCNConv(MessagePassing):
     The relative energy counts a constant difference between the sides as
     rough: it is the highest frequency that such a graph has.
 
+    In **mini-batches** of a large graph, neither degrees nor energy are the
+    graph's. :class:`~torch_agcn.loader.ImportanceWeights` tells what each
+    node and edge of a batch stands for: given its :obj:`edge_weight` and
+    :obj:`degree`, what a node receives is right in expectation, and given its
+    :obj:`node_weight`, so are all sums the energy is made of, for the
+    features of the batch. The gate is not a linear function of them, and is
+    right up to the noise of the batch.
+    With :obj:`momentum`, it is taken from an average over batches, in which
+    that noise vanishes. In training the average includes the present batch,
+    which is also what gradients flow through, and is one over all processes
+    of :mod:`torch.distributed`. In evaluation it is used as it is, whatever
+    the input.
+
     Args:
         in_channels (int or tuple): Size of each input sample, or :obj:`-1` to
             derive the size from the first input(s) to the forward method.
@@ -197,8 +215,16 @@ class AGCNConv(MessagePassing):
             between once more: memory grows with :math:`\sqrt{K}` instead of
             :math:`K`, at the price of a second forward pass.
             Has no effect on results, on a single step, under
-            :meth:`torch.compile` (which plans memory by itself), and for
-            explainers. (default: :obj:`False`)
+            :meth:`torch.compile` (which plans memory by itself), for
+            explainers, and with :obj:`momentum`. (default: :obj:`False`)
+        momentum (float, optional): The least share of the present batch in a
+            running estimate of the sums that the energy is made of, which is
+            kept in buffers as :class:`~torch.nn.BatchNorm1d` keeps its own:
+            the :math:`t`-th batch has the share :math:`\max(1/t,`
+            :obj:`momentum` :math:`)`, so that :obj:`0.0` makes it the mean of
+            all batches. Is for mini-batches of one graph.
+            By default, there is none, and each input has its own energy.
+            (default: :obj:`None`)
         **kwargs (optional): Additional arguments of
             :class:`torch_geometric.nn.conv.MessagePassing`.
 
@@ -212,7 +238,8 @@ class AGCNConv(MessagePassing):
           or :math:`(|\mathcal{V}_t|, |\mathcal{V}_s|)`,
           edge weights :math:`(|\mathcal{E}|)` *(optional)*,
           batch vector :math:`(|\mathcal{V}|)`, or one of each side
-          *(optional)*
+          *(optional)*,
+          degrees and node weights :math:`(|\mathcal{V}|)` *(optional)*
         - **output:** node features :math:`(|\mathcal{V}|, F_{out})` or
           :math:`(|\mathcal{V}_t|, F_{out})` if bipartite
 
@@ -227,6 +254,8 @@ class AGCNConv(MessagePassing):
     """
 
     _cache: Cache | None
+    running_energy: OptTensor
+    num_batches_tracked: OptTensor
 
     def __init__(
         self,
@@ -244,6 +273,7 @@ class AGCNConv(MessagePassing):
         normalize: bool = True,
         bias: bool = True,
         recompute: bool = False,
+        momentum: float | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault('aggr', 'add')
@@ -266,6 +296,7 @@ class AGCNConv(MessagePassing):
         self.add_self_loops = add_self_loops
         self.normalize = normalize
         self.recompute = recompute
+        self.momentum = momentum
         self._beta = beta
         self._cache = None
         self._check_arguments()
@@ -284,6 +315,11 @@ class AGCNConv(MessagePassing):
             self.raw_beta = Parameter(torch.empty(()))
         else:
             self.register_parameter('raw_beta', None)
+        if momentum is not None:
+            width = 1 if energy == 'total' else 3 + sizes
+            self.register_buffer('running_energy',
+                                 torch.empty(num_hops, width))
+            self.register_buffer('num_batches_tracked', torch.tensor(0))
 
         self.reset_parameters()
 
@@ -317,6 +353,14 @@ class AGCNConv(MessagePassing):
         if self.aggr not in ('add', 'sum'):
             refuse(f"aggr='{self.aggr}'", "leave it at 'add': the energy "
                    'belongs to the sum over neighbors')
+        if self.momentum is not None:
+            if not _is_number(self.momentum) or not 0 <= self.momentum <= 1:
+                refuse(f'momentum={self.momentum}', 'pass a number in [0, 1]')
+            if not isinstance(self.in_channels, int) or (
+                    self.in_channels < 0 and self.energy == 'relative'):
+                refuse(f'in_channels={self.in_channels} and momentum',
+                       'pass the number of features: the running estimate '
+                       'has a mean of each')
         if self.node_dim not in (-2, 0):
             refuse(f'node_dim={self.node_dim}',
                    'pass features of shape [*, num_nodes, num_features]')
@@ -347,7 +391,14 @@ class AGCNConv(MessagePassing):
             self.lin_dst.reset_parameters()
         zeros(self.bias)
         self._reset_beta()
+        self.reset_running_energy()
         self._cache = None
+
+    def reset_running_energy(self) -> None:
+        r"""Forgets the running estimate, if there is one."""
+        if self.momentum is not None:
+            zeros(self.running_energy)
+            zeros(self.num_batches_tracked)
 
     def _reset_beta(self) -> None:
         if self.raw_beta is not None:
@@ -379,6 +430,8 @@ class AGCNConv(MessagePassing):
         edge_weight: OptTensor = None,
         batch: OptTensor | PairTensor = None,
         batch_size: int | None = None,
+        degree: OptTensor = None,
+        node_weight: OptTensor = None,
     ) -> Tensor:
         r"""Runs the forward pass of the module.
 
@@ -398,17 +451,30 @@ class AGCNConv(MessagePassing):
                 (default: :obj:`None`)
             batch_size (int, optional): The number of graphs :math:`B`.
                 Automatically calculated if not given. (default: :obj:`None`)
+            degree (torch.Tensor, optional): The degrees of the nodes in the
+                graph that this one is a part of, without the self-loops that
+                the layer adds. (default: :obj:`None`)
+            node_weight (torch.Tensor, optional): How many nodes of that graph
+                each node stands for in the energy, together with the edges
+                that it receives; zero where its neighborhood is not known.
+                (default: :obj:`None`)
         """
         x, graph, batch, size = self._prepare(
-            x, edge_index, edge_weight, batch, batch_size, bound=True)
+            x, edge_index, edge_weight, batch, batch_size, degree, node_weight,
+            bound=True)
 
         if self._weighs_first:
-            gate = self._total_gate(x, graph, self.beta, batch, size)
+            gate = self._total_gate(x, graph, self.beta, batch, size,
+                                    update=self.training)
             x = self.lin(x)
             out = self._step(x, self._propagate(x, graph), gate, batch)
             out = self._restart(out, x)
         else:
-            out, _ = self._diffuse(x, graph, batch, size)
+            out, _ = self._diffuse(x, graph, batch, size,
+                                   update=self.training)
+        if self.momentum is not None and self.training:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
         if graph.num_sources is not None:
             out = out[..., graph.num_sources:, :]
         if not self._weighs_first and self.lin_dst is None:
@@ -427,8 +493,11 @@ class AGCNConv(MessagePassing):
         edge_weight: OptTensor = None,
         batch: OptTensor | PairTensor = None,
         batch_size: int | None = None,
+        degree: OptTensor = None,
+        node_weight: OptTensor = None,
     ) -> Tensor:
-        r"""The gate :math:`g(s)` that :meth:`forward` would apply.
+        r"""The gate :math:`g(s)` that :meth:`forward` would apply; with
+        :obj:`momentum`, in evaluation mode.
 
         Returns:
             One number, or one per graph if :obj:`batch` is given; stacked
@@ -436,7 +505,7 @@ class AGCNConv(MessagePassing):
             (:obj:`num_hops > 1`).
         """
         x, graph, batch, size = self._prepare(
-            x, edge_index, edge_weight, batch, batch_size)
+            x, edge_index, edge_weight, batch, batch_size, degree, node_weight)
         if self._weighs_first:
             gates = [self._total_gate(x, graph, self.beta, batch, size)]
         else:
@@ -458,14 +527,15 @@ class AGCNConv(MessagePassing):
                 and self.lin_dst is None)
 
     def _diffuse(self, x: Tensor, graph: Graph, batch: OptTensor,
-                 size: int | None) -> tuple[Tensor, list[OptTensor]]:
+                 size: int | None, *,
+                 update: bool = False) -> tuple[Tensor, list[OptTensor]]:
         h = x = x.to_dense() if x.layout != torch.strided else x
         beta = self.beta
         length = self._segment
         gates: list[OptTensor] = []
         for first in range(0, self.num_hops, length):
             args = (h, x, graph, beta, batch, size,
-                    min(length, self.num_hops - first))
+                    min(length, self.num_hops - first), update)
             if length < self.num_hops:
                 h, some = checkpoint(self._hops, *args, use_reentrant=False,
                                      preserve_rng_state=False)
@@ -479,20 +549,29 @@ class AGCNConv(MessagePassing):
         # How many steps are taken at once: in the backward pass, the inputs
         # of all segments and all steps of one of them are held.
         if (not self.recompute or not torch.is_grad_enabled()
-                or is_compiling() or self.explain):
+                or is_compiling() or self.explain
+                or self.momentum is not None):
             return self.num_hops
         return math.isqrt(self.num_hops - 1) + 1
 
     def _hops(self, h: Tensor, x: Tensor, graph: Graph, beta: float | Tensor,
-              batch: OptTensor, size: int | None,
-              num_hops: int) -> tuple[Tensor, list[OptTensor]]:
+              batch: OptTensor, size: int | None, num_hops: int,
+              update: bool) -> tuple[Tensor, list[OptTensor]]:
         # Depends on what it is given and on settings alone: it may run again
         # in the backward pass, when parameters may be others.
-        gates = []
-        for _ in range(num_hops):
+        gates: list[OptTensor] = []
+        for hop in range(num_hops):
             ph = self._propagate(h, graph)
+            gate: OptTensor
             if self.energy == 'total':
-                gate = self._total_gate(h, graph, beta, batch, size)
+                gate = self._total_gate(h, graph, beta, batch, size, hop,
+                                        update)
+                h = self._step(h, ph, gate, batch)
+            elif self.momentum is not None or graph.is_sample:
+                sums = energy_sums(
+                    check_features(h, self.__class__.__name__),
+                    self._explained(graph), graph.degree)
+                gate = self._estimated_gate(sums, beta, hop, update)
                 h = self._step(h, ph, gate, batch)
             elif graph.is_symmetric and batch is None and h.dim() == 2:
                 h, gate = symmetric_step(h, ph, graph.degree, beta,
@@ -521,10 +600,12 @@ class AGCNConv(MessagePassing):
         return torch.lerp(h, x.to(h.dtype), self.alpha) if self.alpha else h
 
     def _total_gate(self, x: Tensor, graph: Graph, beta: float | Tensor,
-                    batch: OptTensor, size: int | None) -> OptTensor:
+                    batch: OptTensor, size: int | None, hop: int = 0,
+                    update: bool = False) -> OptTensor:
         # No gate stands for a gate of exactly one.
         edges = self._explained(graph)
         if (batch is None and x.is_cpu and not is_compiling()
+                and self.momentum is None
                 and not isinstance(beta, Tensor)
                 and is_saturated(x, edges, beta)):
             return None
@@ -535,7 +616,31 @@ class AGCNConv(MessagePassing):
             assert graph.mean_degree is not None
             energy = matrix_energy(x, graph.energy_adj, graph.energy_back,
                                    graph.mean_degree, batch, size)
+        if self.momentum is not None:
+            return self._estimated_gate(energy.unsqueeze(-1), beta, hop,
+                                        update)
         return anisotropic_gate(energy, beta)
+
+    def _estimated_gate(self, sums: Tensor, beta: float | Tensor, hop: int,
+                        update: bool) -> Tensor:
+        # From a batch, or from the average that it becomes a part of.
+        if self.momentum is not None:
+            assert self.running_energy is not None
+            assert self.num_batches_tracked is not None
+            kept = self.running_energy[hop].to(sums.dtype)
+            count = self.num_batches_tracked
+            if update:
+                share = (1 / (count + 1)).clamp(min=self.momentum)
+                kept = merge_sums(kept, _mean_over_ranks(sums.detach()),
+                                  share.to(sums.dtype))
+                with torch.no_grad():
+                    self.running_energy[hop] = kept
+                # Its value, but the gradient of the batch, which in
+                # expectation is the graph's.
+                sums = sums + (kept - sums).detach()
+            else:
+                sums = torch.where(count > 0, kept, sums)
+        return anisotropic_gate(energy_from_sums(sums), beta)
 
     def _relative_gate(self, h: Tensor, ph: Tensor, graph: Graph,
                        beta: float | Tensor, batch: OptTensor,
@@ -572,6 +677,7 @@ class AGCNConv(MessagePassing):
     def _prepare(
         self, x: Tensor | PairTensor, edge_index: Adj, edge_weight: OptTensor,
         batch: OptTensor | PairTensor, batch_size: int | None,
+        degree: OptTensor = None, node_weight: OptTensor = None,
         bound: bool = False,
     ) -> tuple[Tensor, Graph, OptTensor, int | None]:
         # A bipartite graph is a graph on the nodes of both sides.
@@ -586,7 +692,10 @@ class AGCNConv(MessagePassing):
             x, sizes = self._both_sides(x)
         else:
             self._check_features(x)
-        graph = self._graph(x, edge_index, edge_weight, sizes)
+        degree, node_weight = self._check_sample(x, sizes, batch, degree,
+                                                 node_weight)
+        graph = self._graph(x, edge_index, edge_weight, sizes, degree,
+                            node_weight)
         size = check_batch(batch, batch_size, x, self.__class__.__name__,
                            bound=bound)
         return x, graph, batch, size
@@ -636,8 +745,45 @@ class AGCNConv(MessagePassing):
                              f'[*, num_nodes, {self.in_channels}] for many '
                              f'features on the same graph')
 
+    def _check_sample(
+        self, x: Tensor, sizes: tuple[int, int] | None, batch: OptTensor,
+        *values: Any,
+    ) -> list[OptTensor]:
+        name = self.__class__.__name__
+        # `to_hetero` makes a pair of nothing, too.
+        given = [None if isinstance(value, (tuple, list))
+                 and all(side is None for side in value) else value
+                 for value in values]
+        if self.momentum is not None and (
+                x.dim() > 2 or batch is not None or sizes is not None):
+            raise ValueError(f"'{name}' got momentum={self.momentum}, but not "
+                             f'one graph with one set of features; leave it '
+                             f'at None: whole graphs have energies of their '
+                             f'own')
+        if all(value is None for value in given):
+            return given
+        if sizes is not None or (batch is not None and given[1] is not None):
+            raise ValueError(f"'{name}' takes 'degree' and 'node_weight' for "
+                             f'parts of one graph with one type of nodes; '
+                             f'leave them out')
+        for value in given:
+            if value is not None and (
+                    not isinstance(value, Tensor) or value.dim() != 1
+                    or value.size(0) != x.size(-2)
+                    or not value.is_floating_point()):
+                raise ValueError(f"'{name}' needs 'degree' and 'node_weight' "
+                                 f'as one floating-point number for each of '
+                                 f"{x.size(-2)} nodes; pass what "
+                                 f"'torch_agcn.loader.ImportanceWeights' "
+                                 f'makes of the batch')
+        return given
+
     def _graph(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
-               sizes: tuple[int, int] | None = None) -> Graph:
+               sizes: tuple[int, int] | None, degree: OptTensor,
+               node_weight: OptTensor) -> Graph:
+        if degree is not None or node_weight is not None:
+            return self._make_sample(x, edge_index, edge_weight, degree,
+                                     node_weight)
         inputs = [*_tensors(edge_index), edge_weight]
         if (not self.cached or is_compiling() or self.explain
                 or getattr(edge_index, 'requires_grad', None) is True
@@ -689,6 +835,25 @@ class AGCNConv(MessagePassing):
                              for v in (index, weight))
         return Graph(edges, degree, mean_degree, index, weight,
                      num_sources=num_sources)
+
+    def _make_sample(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
+                     degree: OptTensor, node_weight: OptTensor) -> Graph:
+        if degree is not None:
+            degree = degree.to(accumulation_dtype(x.dtype))
+            if self.add_self_loops:
+                degree = degree + (2.0 if self.improved else 1.0)
+        graph = self._make_graph(x, edge_index, edge_weight, degree)
+        edges = graph.edges
+        if node_weight is not None:
+            assert edges.weight is not None
+            stands_for = node_weight.to(edges.weight.dtype)[edges.row]
+            edges = edges._replace(weight=stands_for * edges.weight)
+            if edges.row.is_cpu and not is_compiling() and not self.explain:
+                # Most edges of sampled neighborhoods do not count.
+                keep = stands_for != 0
+                edges = Edges(*(v[keep] for v in edges if v is not None))
+        return graph._replace(edges=edges, energy_adj=None, energy_back=None,
+                              is_symmetric=False, is_sample=True)
 
     def _make_edges(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
                     sizes: tuple[int, int] | None = None) -> Edges:
@@ -772,6 +937,19 @@ class AGCNConv(MessagePassing):
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real)
+
+
+def _mean_over_ranks(sums: Tensor) -> Tensor:
+    r"""The mean of what all processes have summed, where there are many."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return sums
+    found = [torch.empty_like(sums)
+             for _ in range(distributed.get_world_size())]
+    distributed.all_gather(found, sums.contiguous())
+    mean = found[0]
+    for i, other in enumerate(found[1:], start=2):
+        mean = merge_sums(mean, other, 1 / i)
+    return mean
 
 
 def _tensors(edge_index: Any) -> list[OptTensor]:

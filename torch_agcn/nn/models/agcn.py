@@ -121,6 +121,8 @@ class AGCN(BasicGNN):
         batch_size: int | None = None,
         num_sampled_nodes_per_hop: list[int] | None = None,
         num_sampled_edges_per_hop: list[int] | None = None,
+        degree: OptTensor = None,
+        node_weight: OptTensor = None,
     ) -> Tensor:
         r"""Forward pass.
 
@@ -142,6 +144,12 @@ class AGCN(BasicGNN):
                 do not need. (default: :obj:`None`)
             num_sampled_edges_per_hop (List[int], optional): The number of
                 sampled edges per hop. (default: :obj:`None`)
+            degree (torch.Tensor, optional): The degrees of the nodes in the
+                graph that this one is a part of, see
+                :class:`~torch_agcn.loader.ImportanceWeights`.
+                (default: :obj:`None`)
+            node_weight (torch.Tensor, optional): How many nodes of that graph
+                each node stands for. (default: :obj:`None`)
         """
         xs: list[Tensor] = []
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms)):
@@ -149,10 +157,12 @@ class AGCN(BasicGNN):
                 x, edge_index, edge_weight = self._trim(
                     i, num_sampled_nodes_per_hop, num_sampled_edges_per_hop,
                     x, edge_index, edge_weight)
-                if isinstance(batch, Tensor):
-                    batch = batch[:x.size(0)]
+                batch, degree, node_weight = (
+                    v[:x.size(0)] if isinstance(v, Tensor) else v
+                    for v in (batch, degree, node_weight))
             x = conv(x, edge_index, edge_weight=edge_weight, batch=batch,
-                     batch_size=batch_size)
+                     batch_size=batch_size, degree=degree,
+                     node_weight=node_weight)
             if i < self.num_layers - 1 or self.jk_mode is not None:
                 if self.act is not None and self.act_first:
                     x = self.act(x)
@@ -182,8 +192,9 @@ class AGCN(BasicGNN):
         :class:`~torch_geometric.loader.NeighborLoader` that samples the full
         neighborhood for only one layer.
         The outcome is that of the model on the whole graph: degrees and gates
-        are those of the whole graph. Weights in :obj:`data.edge_weight` are
-        used if there are some.
+        are those of the whole graph, and running estimates (:obj:`momentum`)
+        are not needed. Weights in :obj:`data.edge_weight` are used if there
+        are some.
 
         Args:
             loader (torch_geometric.loader.NeighborLoader): A neighbor loader
