@@ -9,9 +9,9 @@ the rest to having two weight matrices. Two rules are for all:
 * Training goes on for 100 epochs without a lower validation loss: after ten,
   as the two-layer networks have it, deep ones stop before they begin.
 * A network is trained for its own number of epochs, but at most for 3,200
-  divided by its depth, or for 200 where that is more. GCNII and the networks
-  of hops, which go on learning for longer, keep all of their epochs. GAT is
-  left out beyond 16 layers: a row of features per edge takes too long.
+  divided by its depth, or for 200 where that is more. GCNII, DeepAGCN and the
+  networks of hops, which go on learning for longer, keep all of their epochs.
+  GAT is left out beyond 16 layers: a row of features per edge takes too long.
 
 Energies and distances are those of the outputs of all convolutions, and after
 each hop, once the network is trained and in evaluation mode. A network that
@@ -49,15 +49,17 @@ METHODS = {
     'gcn': 'GCN', 'gat': 'GAT', 'gcn_pn': 'GCN-PN', 'jknet': 'JK-Net',
     'gcnii': 'GCNII', 'agcn_paper': 'AGCN, paper',
     'agcn_stack': 'AGCN, stack', 'agcn': 'AGCN, hops', 'appnp': 'APPNP',
+    'agcn_deep': 'DeepAGCN',
 }
 STYLES = {**plots.STYLES,
-          'APPNP': dict(color='#8c6bb1', marker='<', linestyle=':')}
+          'APPNP': dict(color='#8c6bb1', marker='<', linestyle=':'),
+          'DeepAGCN': dict(color='#7f0000', marker='X', linestyle='-')}
 DEPTHS = [2, 4, 6, 8, 16, 32, 64]
 DEEPEST_GAT = 16
 PATIENCE = 100
 LAYER_EPOCHS, EPOCHS = 3200, 200
 OF_HOPS = ['agcn', 'appnp']
-OWN_SCHEDULE = ['gcnii', *OF_HOPS]
+OWN_SCHEDULE = ['gcnii', 'agcn_deep', *OF_HOPS]
 MEASURES = {'dirichlet_energies': dirichlet_energy,
             'relative_energies': relative_energy,
             'average_distances': mean_average_distance}

@@ -123,7 +123,10 @@ def sparse_features(data: Data, density: float = 0.2) -> Data:
 
 def drop(value: Tensor, p: float) -> Tensor:
     """Drops entries; a coin of torch's own dropout costs four times this."""
-    return torch.rand_like(value).ge_(p).mul_(value).div_(1 - p)
+    coins = torch.rand_like(value).ge_(p)
+    if value.requires_grad:
+        return coins * value / (1 - p)
+    return coins.mul_(value).div_(1 - p)
 
 
 def dropout(x: Any, p: float, training: bool) -> Any:

@@ -1,5 +1,5 @@
-from torch_agcn.nn import AGCN, AGCNConv
+from torch_agcn.nn import AGCN, AGCN2Conv, AGCNConv, DeepAGCN
 
 __version__ = '0.1.0'
 
-__all__ = ['AGCN', 'AGCNConv', '__version__']
+__all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN', '__version__']

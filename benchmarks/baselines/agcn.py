@@ -78,7 +78,7 @@ def gates(model: Module, data: Data) -> list[float]:
     found: list[float] = []
 
     def look(conv: AGCNConv, inputs: Any, _: Tensor) -> None:
-        found.extend(conv.gate(*inputs[:2]).flatten().tolist())
+        found.extend(conv.gate(*inputs).flatten().tolist())
 
     hooks = [m.register_forward_hook(look) for m in model.modules()
              if isinstance(m, AGCNConv)]

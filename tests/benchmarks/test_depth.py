@@ -157,8 +157,8 @@ def test_tasks(monkeypatch):
     depth.main(['--runs', '2'])
     module, tasks, _ = calls.pop()
     assert module is depth
-    assert len(set(tasks)) == len(tasks) == 2 * (9 * 7 - 2)
-    assert [task.seed for task in tasks] == [0] * 61 + [1] * 61
+    assert len(set(tasks)) == len(tasks) == 2 * (10 * 7 - 2)
+    assert [task.seed for task in tasks] == [0] * 68 + [1] * 68
     assert max(t.depth for t in tasks if t.method == 'gat') == 16
     depth.main(['--quick', '--methods', 'gcn'])
     tasks = calls.pop()[1]

@@ -7,7 +7,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN2Conv, GCNConv
 
 from benchmarks import table
-from benchmarks.baselines import gcnii
+from benchmarks.baselines import agcn_deep, gcnii
+from benchmarks.training import Run
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4, 1],
                       [1, 0, 2, 1, 3, 2, 0, 3, 1, 4]])
@@ -86,3 +87,45 @@ def test_settings():
                 'Cora': [64, 0.5, 0.6, 0.01, 5e-4, 0.1],
                 'CiteSeer': [256, 0.6, 0.7, 0.01, 5e-4, 0.1],
                 'PubMed': [256, 0.4, 0.5, 5e-4, 5e-4, 0.1]}
+
+
+@pytest.mark.parametrize('sparse', [False, True])
+def test_deep_agcn_with_open_gates_is_gcnii(sparse):
+    ours = agcn_deep.Net(7, 4, 6, 3, 0.6, beta=1e30)
+    pyg = gcnii.Net(7, 4, 3, 6, 0.1, 0.5, 0.6)
+    with torch.no_grad():
+        for a, b in [(ours.lin_in, pyg.lin1), (ours.lin_out, pyg.lin2)]:
+            b.weight.copy_(a.weight)
+            b.bias.copy_(a.bias)
+        for a, b in zip(ours.convs, pyg.convs):
+            b.weight1.copy_(a.lin.weight.t())
+    x = torch.rand(6, 7)
+    if sparse:
+        gcnii.sparse_first(ours.lin_in)
+        x = x.to_sparse()
+    outs = []
+    for model in [ours, pyg]:  # the same coins are tossed, too
+        torch.manual_seed(3)
+        outs.append(model(x, EDGES))
+    assert torch.allclose(*outs, atol=1e-5)
+
+
+def test_deep_agcn_trains_gates_without_weight_decay(monkeypatch):
+    seen = []
+
+    def fit(model, data, *, params, **options):
+        seen.append((model, params))
+        return Run(torch.zeros(5, 3))
+
+    monkeypatch.setattr(agcn_deep, 'fit', fit)
+    data = Data(x=torch.rand(5, 7), y=torch.arange(5) % 3, edge_index=EDGES)
+    run = agcn_deep.run(data, 0, num_layers=2, learn_beta=True)
+    (model, params), = seen
+    decay = {id(w): group.get('weight_decay', 0) for group in params
+             for w in group['params']}
+    assert {name: decay.pop(id(w)) for name, w in model.named_parameters()
+            } == {'lin_in.weight': 5e-4, 'lin_in.bias': 5e-4,
+                  'convs.0.lin.weight': 0.01, 'convs.0.raw_beta': 0,
+                  'convs.1.lin.weight': 0.01, 'convs.1.raw_beta': 0,
+                  'lin_out.weight': 5e-4, 'lin_out.bias': 5e-4}
+    assert not decay and set(run.extra) == {'gate_0', 'gate_1'}

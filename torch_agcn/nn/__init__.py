@@ -1,4 +1,4 @@
-from torch_agcn.nn.conv import AGCNConv
-from torch_agcn.nn.models import AGCN
+from torch_agcn.nn.conv import AGCN2Conv, AGCNConv
+from torch_agcn.nn.models import AGCN, DeepAGCN
 
-__all__ = ['AGCN', 'AGCNConv']
+__all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN']

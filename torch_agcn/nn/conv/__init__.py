@@ -1,3 +1,4 @@
+from torch_agcn.nn.conv.agcn2_conv import AGCN2Conv
 from torch_agcn.nn.conv.agcn_conv import AGCNConv
 
-__all__ = ['AGCNConv']
+__all__ = ['AGCN2Conv', 'AGCNConv']

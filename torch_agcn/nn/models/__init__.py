@@ -1,3 +1,4 @@
 from torch_agcn.nn.models.agcn import AGCN
+from torch_agcn.nn.models.deep_agcn import DeepAGCN
 
-__all__ = ['AGCN']
+__all__ = ['AGCN', 'DeepAGCN']

@@ -1,0 +1,63 @@
+r"""DeepAGCN: GCNII's layers with a gate each.
+
+What it has more than :mod:`benchmarks.baselines.gcnii` is the gate: with
+``beta=1e30`` they are the same.
+"""
+from typing import Any
+
+from torch import Tensor
+from torch_geometric import seed_everything
+from torch_geometric.data import Data
+
+from benchmarks.baselines.agcn import gates
+from benchmarks.baselines.layers import sparse_first
+from benchmarks.training import Run, drop, dropout, fit
+from torch_agcn import DeepAGCN
+
+
+class Net(DeepAGCN):
+    r"""The model of the package, with the harness's dropout."""
+
+    def _drop(self, x: Tensor) -> Tensor:
+        if not x.requires_grad:
+            return dropout(x, self.dropout, self.training)
+        # Torch's own dropout is a third of the time of a deep network.
+        return drop(x, self.dropout) if self.training else x
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    num_layers: int = 64,
+    hidden_channels: int = 64,
+    alpha: float = 0.1,
+    theta: float = 0.5,
+    beta: float = 500.0,
+    learn_beta: bool = False,
+    p: float = 0.6,
+    lr: float = 0.01,
+    weight_decay: float = 0.01,
+    weight_decay_linear: float = 5e-4,
+    epochs: int = 1500,
+    patience: int = 100,
+) -> Run:
+    r"""Trains the network; its two linear maps have a weight decay of their
+    own, as those of GCNII, and learnt gates have none.
+    """
+    seed_everything(seed)
+    model: Any = Net(data.x.size(1), hidden_channels, num_layers,
+                     int(data.y.max()) + 1, p, alpha, theta, beta=beta,
+                     learn_beta=learn_beta, cached=True)
+    sparse_first(model.lin_in)
+    linear = [*model.lin_in.parameters(), *model.lin_out.parameters()]
+    params = [dict(params=[conv.lin.weight for conv in model.convs],
+                   weight_decay=weight_decay),
+              dict(params=linear, weight_decay=weight_decay_linear),
+              dict(params=[conv.raw_beta for conv in model.convs
+                           if learn_beta])]
+    out = fit(model, data, lr=lr, params=params, epochs=epochs,
+              patience=patience)
+    out.extra.update({f'gate_{i}': g
+                      for i, g in enumerate(gates(model, data))})
+    return out

@@ -1,0 +1,81 @@
+import math
+
+import pytest
+import torch
+from torch_geometric.nn import GCN2Conv
+
+from torch_agcn import AGCN2Conv
+
+EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4, 1],
+                      [1, 0, 2, 1, 3, 2, 0, 3, 1, 4]])
+
+
+@pytest.mark.parametrize('cached', [False, True])
+@pytest.mark.parametrize('energy', ['total', 'relative'])
+@pytest.mark.parametrize('residual', [False, True])
+@pytest.mark.parametrize('theta', [None, 0.5])
+def test_layer_is_the_formula(dense, cached, energy, residual, theta):
+    conv = AGCN2Conv(4, 0.1, theta, 3 if theta else None, beta=0.2,
+                     energy=energy, residual=residual, cached=cached).double()
+    x, x_0 = torch.randn(2, 6, 4, dtype=torch.double)
+    H = dense(6, EDGES).layer(x, torch.eye(4).double(), 0, 0.2, energy,
+                              residual, 1, 0)
+    H = 0.9 * H + 0.1 * x_0
+    strength = math.log(0.5 / 3 + 1) if theta else 1
+    expected = (1 - strength) * H + strength * H @ conv.lin.weight.t()
+    for _ in range(2):
+        assert torch.allclose(conv(x, x_0, EDGES), expected)
+
+
+@pytest.mark.parametrize('layer', [1, 64])
+def test_an_open_gate_is_gcn2conv(layer):
+    conv = AGCN2Conv(8, 0.2, 0.5, layer, beta=1e30)
+    pyg = GCN2Conv(8, 0.2, 0.5, layer)
+    with torch.no_grad():
+        pyg.weight1.copy_(conv.lin.weight.t())
+    x, x_0 = torch.randn(2, 6, 8)
+    weight = torch.rand(10)
+    assert torch.allclose(conv(x, x_0, EDGES), pyg(x, x_0, EDGES), atol=1e-6)
+    assert torch.allclose(conv(x, x_0, EDGES, weight),
+                          pyg(x, x_0, EDGES, weight), atol=1e-6)
+
+
+def test_a_closed_gate_keeps_features():
+    # No edge ends at another value: nothing is rough, nothing moves.
+    conv = AGCN2Conv(8, 0.0, 0.5, 2, energy='total')
+    x = torch.ones(6, 8)
+    x_0 = torch.zeros(6, 8)
+    assert conv.gate(x, x_0, EDGES) == 0
+    out = conv(x, x_0, EDGES)
+    strength = math.log(1.25)
+    assert torch.allclose(out, torch.lerp(x, conv.lin(x), strength))
+
+
+def test_graphs_of_a_batch_have_their_own_gates():
+    conv = AGCN2Conv(8, 0.1, 0.5, 1, beta=0.5)
+    x, x_0 = torch.randn(2, 12, 8)
+    x[6:] *= torch.linspace(1, 2, 6)[:, None]
+    edge_index = torch.cat([EDGES, EDGES + 6], dim=1)
+    batch = torch.arange(12) // 6
+    out = conv(x, x_0, edge_index, batch=batch)
+    for part in [slice(0, 6), slice(6, 12)]:
+        assert torch.allclose(out[part], conv(x[part], x_0[part], EDGES),
+                              atol=1e-6)
+
+
+def test_gradients():
+    conv = AGCN2Conv(3, 0.1, 0.5, 1, beta=0.3, learn_beta=True).double()
+    x, x_0 = torch.randn(2, 6, 3, dtype=torch.double).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda *args: conv(*args, EDGES), (x, x_0))
+
+
+def test_bad_arguments():
+    for args in [(0.5, None), (0.5, 0), (-1.0, 1)]:
+        with pytest.raises(ValueError, match='the number of the layer'):
+            AGCN2Conv(4, 0.1, *args)
+    conv = AGCN2Conv(4, 0.1)
+    with pytest.raises(ValueError, match='same nodes and channels'):
+        conv(torch.randn(6, 4), torch.randn(5, 4), EDGES)
+    assert str(AGCN2Conv(4, 0.1, 0.5, 1)) == (
+        'AGCN2Conv(4, alpha=0.1, strength=0.4055)')

@@ -1,0 +1,61 @@
+from math import log
+
+import pytest
+import torch
+
+from torch_agcn import DeepAGCN
+from torch_agcn.diagnostics import SmoothnessRecorder
+
+EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4, 1],
+                      [1, 0, 2, 1, 3, 2, 0, 3, 1, 4]])
+
+
+def test_model_is_the_formula(dense):
+    model = DeepAGCN(7, 4, num_layers=5, out_channels=3, dropout=0.5,
+                     beta=0.4, alpha=0.2, theta=0.6).double().eval()
+    x = torch.rand(6, 7, dtype=torch.double)
+    graph = dense(6, EDGES)
+    h = first = (x @ model.lin_in.weight.t() + model.lin_in.bias).relu()
+    for layer, conv in enumerate(model.convs, start=1):
+        h = graph.layer(h, torch.eye(4).double(), 0, 0.4, 'relative', True,
+                        1, 0)
+        h = 0.8 * h + 0.2 * first
+        strength = log(0.6 / layer + 1)
+        h = ((1 - strength) * h + strength * h @ conv.lin.weight.t()).relu()
+    expected = h @ model.lin_out.weight.t() + model.lin_out.bias
+    assert torch.allclose(model(x, EDGES), expected)
+
+
+def test_depth_does_not_erase_features():
+    # Where a GCN of as many layers gives all nodes the same output.
+    model = DeepAGCN(7, 16, num_layers=64, out_channels=3).eval()
+    out = model(torch.rand(6, 7), EDGES)
+    assert out.isfinite().all() and out.std(dim=0).min() > 1e-3
+
+
+def test_dropout_reset_and_arguments():
+    model = DeepAGCN(-1, 8, num_layers=2, out_channels=3, dropout=0.5)
+    assert str(model) == 'DeepAGCN(-1, 3, num_layers=2)'
+    x = torch.rand(6, 7)
+    assert not torch.equal(model(x, EDGES), model(x, EDGES))
+    before = model.eval()(x, EDGES)
+    model.reset_parameters()
+    assert not torch.allclose(model(x, EDGES), before)
+    with pytest.raises(ValueError, match='at least 1'):
+        DeepAGCN(7, 8, num_layers=0, out_channels=3)
+
+
+def test_recorder_sees_all_gates(dense):
+    model = DeepAGCN(7, 4, num_layers=3, out_channels=3, beta=0.4).eval()
+    x = torch.rand(6, 7)
+    with SmoothnessRecorder(model) as recorder:
+        model(x, EDGES)
+    gates = [record.gate for record in recorder.records
+             if record.gate is not None]
+    h = first = model.lin_in(x).relu()
+    expected = []
+    for conv in model.convs:
+        s = dense(6, EDGES).relative(h.detach().double())
+        expected.append(float(1 - torch.exp(-0.4 * s**2)))
+        h = conv(h, first, EDGES).relu()
+    assert gates == pytest.approx(expected, rel=1e-4)

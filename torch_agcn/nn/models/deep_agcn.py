@@ -1,0 +1,98 @@
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module, ModuleList
+from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.typing import Adj, OptTensor
+
+from torch_agcn.nn.conv import AGCN2Conv
+
+
+class DeepAGCN(Module):
+    r"""A network whose accuracy does not fall with depth: a linear map, many
+    layers of :class:`~torch_agcn.nn.conv.AGCN2Conv`, which all see the first
+    features again and learn little each, and another linear map.
+
+    Args:
+        in_channels (int): Size of each input sample, or :obj:`-1` to derive
+            the size from the first input(s) to the forward method.
+        hidden_channels (int): Size of each hidden sample.
+        num_layers (int): Number of convolutions.
+        out_channels (int): Size of each output sample.
+        dropout (float, optional): Dropout probability, before each map.
+            (default: :obj:`0.`)
+        alpha (float, optional): The share of the first features in each
+            layer. (default: :obj:`0.1`)
+        theta (float, optional): The hyperparameter of the identity mapping.
+            (default: :obj:`0.5`)
+        **kwargs (optional): Additional arguments of
+            :class:`~torch_agcn.nn.conv.AGCN2Conv`, *e.g.*, :obj:`beta` or
+            :obj:`cached`.
+
+    Example:
+        >>> model = DeepAGCN(1433, 64, num_layers=64, out_channels=7,
+        ...                  dropout=0.6)
+        >>> model
+        DeepAGCN(1433, 7, num_layers=64)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        dropout: float = 0.0,
+        alpha: float = 0.1,
+        theta: float | None = 0.5,
+        **kwargs: Any,
+    ) -> None:
+        if num_layers < 1:
+            raise ValueError(f"'DeepAGCN' got num_layers={num_layers}; pass "
+                             f'at least 1')
+        super().__init__()
+        self.in_channels = in_channels
+        self.hidden_channels = hidden_channels
+        self.num_layers = num_layers
+        self.out_channels = out_channels
+        self.dropout = dropout
+        self.lin_in = Linear(in_channels, hidden_channels)
+        self.convs = ModuleList([
+            AGCN2Conv(hidden_channels, alpha, theta,
+                      None if theta is None else layer, **kwargs)
+            for layer in range(1, num_layers + 1)])
+        self.lin_out = Linear(hidden_channels, out_channels)
+
+    def reset_parameters(self) -> None:
+        r"""Resets all learnable parameters of the module."""
+        for module in [self.lin_in, *self.convs, self.lin_out]:
+            module.reset_parameters()
+
+    def forward(self, x: Tensor, edge_index: Adj,
+                edge_weight: OptTensor = None, batch: OptTensor = None,
+                batch_size: int | None = None) -> Tensor:
+        r"""Forward pass.
+
+        Args:
+            x (torch.Tensor): The input node features.
+            edge_index (torch.Tensor or SparseTensor): The edge indices.
+            edge_weight (torch.Tensor, optional): The edge weights, which must
+                not be negative. (default: :obj:`None`)
+            batch (torch.Tensor, optional): The batch vector; each graph has
+                gates of its own. (default: :obj:`None`)
+            batch_size (int, optional): The number of graphs.
+                Automatically calculated if not given. (default: :obj:`None`)
+        """
+        x = x_0 = self.lin_in(self._drop(x)).relu()
+        for conv in self.convs:
+            x = conv(self._drop(x), x_0, edge_index, edge_weight, batch,
+                     batch_size).relu()
+        return self.lin_out(self._drop(x))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+    def __repr__(self) -> str:
+        return (f'{self.__class__.__name__}({self.in_channels}, '
+                f'{self.out_channels}, num_layers={self.num_layers})')
