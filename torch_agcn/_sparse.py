@@ -93,10 +93,7 @@ def _from_matrix(adj: Any, edge_weight: OptTensor, sizes: tuple[int, int],
 
 def _from_index(edge_index: Any, edge_weight: OptTensor, flow: str,
                 owner: str) -> Edges:
-    if not isinstance(edge_index, Tensor):
-        raise ValueError(f"'{owner}' got 'edge_index' of type "
-                         f"'{type(edge_index).__name__}'; pass a tensor of "
-                         f'shape [2, num_edges] or a sparse matrix')
+    check_kind(edge_index, owner)
     if (edge_index.dim() != 2 or edge_index.size(0) != 2
             or edge_index.dtype not in (torch.int64, torch.int32)):
         raise ValueError(f"'{owner}' got 'edge_index' of shape "
@@ -120,6 +117,32 @@ def _from_index(edge_index: Any, edge_weight: OptTensor, flow: str,
     if flow == 'target_to_source':
         source, target = target, source
     return Edges(target, source, edge_weight)
+
+
+def check_kind(edge_index: Any, owner: str) -> None:
+    r"""Refuses what is neither edges nor a matrix."""
+    if not isinstance(edge_index, (Tensor, SparseTensor)):
+        raise ValueError(f"'{owner}' got 'edge_index' of type "
+                         f"'{type(edge_index).__name__}'; pass a tensor of "
+                         f'shape [2, num_edges] or a sparse matrix')
+
+
+def check_devices(owner: str, tensor: Tensor, **inputs: Any) -> None:
+    r"""Refuses inputs, or pairs of them, that are elsewhere than a tensor."""
+    if is_compiling():
+        return
+    for key, value in inputs.items():
+        for part in value if isinstance(value, (tuple, list)) else [value]:
+            if isinstance(part, SparseTensor):
+                device = part.device()
+            elif isinstance(part, Tensor):
+                device = part.device
+            else:
+                continue
+            if device != tensor.device:
+                raise ValueError(f"'{owner}' got '{key}' on '{device}', and "
+                                 f"other tensors on '{tensor.device}'; move "
+                                 f"all to one device by 'to'")
 
 
 def _count(sizes: tuple[int, int]) -> str:

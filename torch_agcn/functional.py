@@ -6,6 +6,7 @@ Pure functions: tensors in, tensors out. All of them take node features
 least, and are differentiable in features and edge weights.
 """
 import math
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch_geometric.utils import scatter
 from torch_agcn._sparse import (
     Edges,
     accumulation_dtype,
+    check_devices,
     csr_tensor,
     degrees,
     gcn_weight,
@@ -88,6 +90,8 @@ def dirichlet_energy(
         tensor(5.)
     """
     x = check_features(x, 'dirichlet_energy')
+    check_devices('dirichlet_energy', x, edge_index=edge_index,
+                  edge_weight=edge_weight, batch=batch)
     num_nodes = x.size(-2)
     edges = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
                      owner='dirichlet_energy')
@@ -162,6 +166,8 @@ def relative_energy(
         tensor(2.)
     """
     x = check_features(x, 'relative_energy')
+    check_devices('relative_energy', x, edge_index=edge_index,
+                  edge_weight=edge_weight, batch=batch)
     num_nodes = x.size(-2)
     edges = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
                      owner='relative_energy')
@@ -221,6 +227,8 @@ def mean_average_distance(
         tensor(1.)
     """
     x = check_features(x, 'mean_average_distance')
+    check_devices('mean_average_distance', x, edge_index=edge_index,
+                  edge_weight=edge_weight, batch=batch)
     num_nodes = x.size(-2)
     row, col, weight = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
                                 owner='mean_average_distance')
@@ -321,6 +329,13 @@ def check_batch(batch: OptTensor, batch_size: int | None, x: Tensor,
     if batch is None:
         return None
     num_nodes = x.size(-2)
+    if not isinstance(batch, Tensor) or not (
+            batch_size is None
+            or isinstance(batch_size, (Integral, torch.SymInt))):
+        raise ValueError(f"'{owner}' got 'batch' of type "
+                         f"'{type(batch).__name__}' and 'batch_size' of type "
+                         f"'{type(batch_size).__name__}'; pass a tensor and a "
+                         f'whole number')
     if (batch.dim() != 1 or batch.size(0) != num_nodes
             or batch.dtype not in (torch.int64, torch.int32)):
         raise ValueError(f"'{owner}' got 'batch' of shape "

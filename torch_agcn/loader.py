@@ -49,7 +49,8 @@ class ImportanceWeights:
     * :class:`~torch_geometric.loader.GraphSAINTSampler` with
       :obj:`sample_coverage > 0`, from whose norms the probabilities are taken.
       These are counts of a trial, and the weights are right as far as the
-      counts are;
+      counts are. An edge that the trial missed counts as the rarest one that
+      it saw;
     * :class:`~torch_geometric.loader.ClusterLoader` with :obj:`shuffle=True`.
       An edge between two clusters is there only if both were drawn. In
       batches of a single cluster there is none, and no weight can make up for
@@ -112,10 +113,14 @@ class ImportanceWeights:
         elif 'n_id' not in data:
             self._refuse("data without 'n_id'", "call 'data.generate_ids()' "
                          'before the loader is made')
-        elif isinstance(loader, GraphSAINTSampler) and (
-                loader.sample_coverage <= 0):
-            self._refuse('sample_coverage=0', 'pass a larger one, e.g. 50: '
-                         'how often nodes and edges are sampled is counted')
+        elif isinstance(loader, GraphSAINTSampler):
+            if loader.sample_coverage <= 0:
+                self._refuse('sample_coverage=0', 'pass a larger one, e.g. '
+                             '50: how often nodes and edges are sampled is '
+                             'counted')
+            # PyG gives infinity as 10,000, which would drown all others.
+            norm = loader.edge_norm
+            self._largest_norm = float(norm[norm < 1e4].max())
 
         target = edge_index[1]
         weight = getattr(data, 'edge_weight', None)
@@ -167,7 +172,8 @@ class ImportanceWeights:
                 n_id, batch.edge_index, self._cluster.to(device))
         else:
             edge_weight, node_weight = saint_weights(
-                batch.edge_index, batch.node_norm, batch.edge_norm,
+                batch.edge_index, batch.node_norm,
+                batch.edge_norm.clamp(max=self._largest_norm),
                 self._num_nodes)
         given = getattr(batch, 'edge_weight', None)
         if given is not None:

@@ -8,7 +8,10 @@ from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex, is_compiling
 from torch_geometric.nn.conv import MessagePassing
-from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.nn.dense.linear import (
+    Linear,
+    is_uninitialized_parameter,
+)
 from torch_geometric.nn.inits import zeros
 from torch_geometric.typing import (
     Adj,
@@ -22,6 +25,8 @@ from torch_agcn._sparse import (
     Edges,
     accumulation_dtype,
     bipartite,
+    check_devices,
+    check_kind,
     csr_tensor,
     degrees,
     gcn_weight,
@@ -680,6 +685,11 @@ class AGCNConv(MessagePassing):
         degree: OptTensor = None, node_weight: OptTensor = None,
         bound: bool = False,
     ) -> tuple[Tensor, Graph, OptTensor, int | None]:
+        weight = self._some_weight
+        if weight is not None:
+            check_devices(self.__class__.__name__, weight, x=x,
+                          edge_index=edge_index, edge_weight=edge_weight,
+                          batch=batch)
         # A bipartite graph is a graph on the nodes of both sides.
         sizes = None
         if isinstance(x, (tuple, list)) or self.lin_dst is not None:
@@ -706,8 +716,8 @@ class AGCNConv(MessagePassing):
             raise ValueError(f"'{self.__class__.__name__}' got 'x' as tuple "
                              f'without the features of both sides; pass '
                              f'(source, target), for the energy needs both')
-        for side in x:
-            self._check_features(side)
+        for i, side in enumerate(x):
+            self._check_features(side, None if self.lin_dst is None else i)
         source, target = x
         if self.lin_dst is not None:
             source, target = self.lin(source), self.lin_dst(target)
@@ -717,6 +727,8 @@ class AGCNConv(MessagePassing):
                              f'features of sources and {size[1]} of targets, '
                              f'which cannot be compared; make the layer with '
                              f'in_channels={size}, or (-1, -1)')
+        else:
+            self._check_features(source)
         sides = [side if side.layout == torch.strided else side.to_dense()
                  for side in (source, target)]
         return torch.cat(sides, dim=-2), (source.size(-2), target.size(-2))
@@ -733,17 +745,34 @@ class AGCNConv(MessagePassing):
                              f'target)')
         return torch.cat(list(batch))
 
-    def _check_features(self, x: Any) -> None:
+    def _check_features(self, x: Any, side: int | None = 0) -> None:
+        # Of no side, any number of channels will do.
         name = self.__class__.__name__
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(f"'{name}' got 'x' of type '{kind}'; pass a "
                              f"floating-point tensor, e.g. 'x.float()'")
-        if x.dim() < 2 or (self.node_dim == 0 and x.dim() != 2):
+        channels = (self.in_channels[side or 0] if isinstance(
+            self.in_channels, tuple) else self.in_channels)
+        if (x.dim() < 2 or (self.node_dim == 0 and x.dim() != 2)
+                or (side is not None and channels > 0
+                    and x.size(-1) != channels)):
             raise ValueError(f"'{name}' got 'x' of shape {list(x.shape)}; "
-                             f'pass [num_nodes, {self.in_channels}], or '
-                             f'[*, num_nodes, {self.in_channels}] for many '
+                             f'pass [num_nodes, {channels}], or '
+                             f'[*, num_nodes, {channels}] for many '
                              f'features on the same graph')
+        weight = self._some_weight
+        if (weight is not None and x.dtype != weight.dtype
+                and not is_compiling()
+                and not torch.is_autocast_enabled(x.device.type)):
+            raise ValueError(f"'{name}' got 'x' of type '{x.dtype}' and has "
+                             f"weights of type '{weight.dtype}'; pass "
+                             f"'x.to({weight.dtype})', or convert the layer")
+
+    @property
+    def _some_weight(self) -> OptTensor:
+        weight = getattr(self.lin, 'weight', None)
+        return None if is_uninitialized_parameter(weight) else weight
 
     def _check_sample(
         self, x: Tensor, sizes: tuple[int, int] | None, batch: OptTensor,
@@ -784,6 +813,7 @@ class AGCNConv(MessagePassing):
         if degree is not None or node_weight is not None:
             return self._make_sample(x, edge_index, edge_weight, degree,
                                      node_weight)
+        check_kind(edge_index, self.__class__.__name__)
         inputs = [*_tensors(edge_index), edge_weight]
         if (not self.cached or is_compiling() or self.explain
                 or getattr(edge_index, 'requires_grad', None) is True
