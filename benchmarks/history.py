@@ -7,25 +7,19 @@ is minimised, with dropout; the validation loss is without. GCN and AGCN with
 the paper's formula are the same network but for the gate. The recommended
 AGCN is another one: wider, deeper, and with more weight decay.
 """
-import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-from torch.nn import Module
-from torch_geometric.data import Data
 
 from benchmarks import runner, table
 from benchmarks.data import DATASETS, load, splits_of
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.table import Task
-from benchmarks.training import Run, fit
 
 TABLE = Table(RESULTS / 'history.csv', [
     *Task._fields, 'train_losses', 'val_losses', 'seconds'])
@@ -40,34 +34,15 @@ CAPTIONS = {'history': 'Cross-entropy in each epoch: means over the seeds, '
 # Runs ########################################################################
 
 
-def train(method: str, data: Data, seed: int, settings: str,
-          on_epoch: Callable[[float, float], None] | None = None
-          ) -> tuple[Module, Run]:
-    r"""Trains a network just as Table 1 does, and lets one look into it."""
-    name = table.read_settings(method).get('module', method)
-    module = importlib.import_module(f'benchmarks.baselines.{name}')
-    models: list[Module] = []
-
-    def watched_fit(model: Module, *args: Any, **kwargs: Any) -> Run:
-        models.append(model)
-        return fit(model, *args, on_epoch=on_epoch, **kwargs)
-
-    # In place of a copy of what its function makes of the settings:
-    with patch.object(module, 'fit', watched_fit):
-        run = module.run(data, seed, **json.loads(settings))
-    return models[0], run
-
-
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Trains one network and returns its losses."""
     data = load(task.dataset, task.split, task.seed, root)
-    losses: list[tuple[float, float]] = []
     start = time.perf_counter()
-    train(task.method, data, task.seed, task.settings,
-          lambda *pair: losses.append(pair))
+    run = table.run_of(task.method)(data, task.seed,
+                                    **json.loads(task.settings))
     seconds = time.perf_counter() - start
     train_losses, val_losses = [' '.join(f'{loss:.5g}' for loss in column)
-                                for column in zip(*losses)]
+                                for column in zip(*run.losses)]
     return {**task._asdict(), 'train_losses': train_losses,
             'val_losses': val_losses, 'seconds': round(seconds, 2)}
 

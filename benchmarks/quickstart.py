@@ -88,11 +88,9 @@ def run(table: Table, dataset: str, method: str, depth: int, seed: int,
     r"""Trains one model and writes its row."""
     seed_everything(seed)
     model = build(method, data, depth)
-    losses: list[tuple[float, float]] = []
     start = time.perf_counter()
     result = fit(model, data, epochs=200, patience=20,
-                 params=[dict(params=model.parameters(), weight_decay=5e-4)],
-                 on_epoch=lambda *pair: losses.append(pair))
+                 params=[dict(params=model.parameters(), weight_decay=5e-4)])
     seconds = time.perf_counter() - start
     hit = (result.logits.argmax(-1) == data.y).float()
     table.append(
@@ -102,8 +100,8 @@ def run(table: Table, dataset: str, method: str, depth: int, seed: int,
         test_accuracy=round(100 * float(hit[data.test_mask].mean()), 2),
         gates=' '.join(f'{g:.4g}' for g in gates(model, data)),
         ms_per_epoch=round(1000 * seconds / result.epochs, 2),
-        train_losses=' '.join(f'{a:.4g}' for a, _ in losses),
-        val_losses=' '.join(f'{b:.4g}' for _, b in losses))
+        train_losses=' '.join(f'{a:.4g}' for a, _ in result.losses),
+        val_losses=' '.join(f'{b:.4g}' for _, b in result.losses))
 
 
 def show(rows: pd.DataFrame) -> None:

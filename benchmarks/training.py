@@ -24,6 +24,8 @@ class Run:
     logits: Tensor  # [N, C], log-probabilities where the method has them
     epochs: int = 0
     extra: dict[str, float] = field(default_factory=dict)
+    model: Module | None = None  # what was trained, if anything was
+    losses: list[tuple[float, float]] = field(default_factory=list)
 
 
 class SparseFeatures:
@@ -190,9 +192,9 @@ def fit(
     patience: int = 10,
     params: list[dict[str, Any]] | None = None,
     penalty: Callable[[], Tensor] | None = None,
-    on_epoch: Callable[[float, float], None] | None = None,
 ) -> Run:
-    """Trains a model on the whole graph and returns its best outputs.
+    """Trains a model on the whole graph and returns its best outputs, and
+    the training and validation loss of each epoch.
 
     Adam on the cross-entropy of the training nodes; stops after ``patience``
     epochs without a lower validation loss and goes back to the weights of
@@ -209,7 +211,6 @@ def fit(
             zero for no validation and no stop.
         params: Adam's parameter groups, in place of ``weight_decay``.
         penalty: Called once per epoch, its value is added to the loss.
-        on_epoch: Called after each epoch with training and validation loss.
     """
     if params is None:
         layers = [c for c in model.children() if list(c.parameters())]
@@ -222,6 +223,7 @@ def fit(
     train = data.train_mask
 
     best, state, best_epoch, epoch = float('inf'), None, 0, 0
+    losses = []
     for epoch in range(1, epochs + 1):
         model.train()
         optimizer.zero_grad()
@@ -239,8 +241,7 @@ def fit(
             out = model(data.x, data.edge_index)
             train_loss, val = float(loss), data.val_mask
             loss = F.cross_entropy(out[val], data.y[val])
-        if on_epoch is not None:
-            on_epoch(train_loss, float(loss))
+        losses.append((train_loss, float(loss)))
         if loss < best:
             best, best_epoch = float(loss), epoch
             state = deepcopy(model.state_dict())
@@ -252,4 +253,5 @@ def fit(
     model.eval()
     with torch.no_grad():
         logits = model(data.x, data.edge_index).log_softmax(dim=-1)
-    return Run(logits, epoch, {'val_loss': best, 'best_epoch': best_epoch})
+    return Run(logits, epoch, {'val_loss': best, 'best_epoch': best_epoch},
+               model, losses)

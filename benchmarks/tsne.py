@@ -12,6 +12,7 @@ share of the ten nearest neighbors that have the same label. All networks have
 the settings from before any search and train for the same number of epochs,
 of which the one with the lowest validation loss counts.
 """
+import json
 import sys
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ from torch_geometric.utils import to_torch_csr_tensor
 from benchmarks import runner, table
 from benchmarks.baselines import agcn
 from benchmarks.data import DATASETS, load, splits_of
-from benchmarks.history import LABELS, VARIANTS, gaps, train, verdict
+from benchmarks.history import LABELS, VARIANTS, gaps, verdict
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.table import Task
 
@@ -81,13 +82,14 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     from sklearn.metrics import silhouette_score
     data = load(task.dataset, task.split, task.seed, root)
     start = time.perf_counter()
-    model, run = train(task.method, data, task.seed, task.settings)
+    run = table.run_of(task.method)(data, task.seed,
+                                    **json.loads(task.settings))
     test = data.test_mask.nonzero().flatten()
     order = torch.randperm(  # the same nodes for all methods
         len(test), generator=torch.Generator().manual_seed(task.seed))
     some = test[order[:NODES]]
     labels = data.y[some].numpy()
-    before = embed(model, data)[some].numpy()
+    before = embed(run.model, data)[some].numpy()
     after = TSNE(random_state=task.seed).fit_transform(before)
     hit = run.logits.argmax(dim=-1) == data.y
     row = {**task._asdict(), 'nodes': len(some), 'width': before.shape[1],

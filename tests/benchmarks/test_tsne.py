@@ -29,7 +29,8 @@ def test_one_weight_matrix_leads_from_the_embedding_to_the_scores():
                 val_mask=torch.arange(40) >= 20)
     for method in history.LABELS:
         settings = table.settings_of(method, 'Cora', epochs=5, patience=5)
-        model, run = history.train(method, data, 0, settings)
+        run = table.run_of(method)(data, 0, **json.loads(settings))
+        model = run.model
         h = tsne.embed(model, data)
         assert h.shape == (40, json.loads(settings)['hidden_channels'])
         with torch.no_grad():
