@@ -134,7 +134,7 @@ def outputs(model: Module, data: Data) -> list[Tensor]:
         for hops in range(1, getattr(conv, 'num_hops', 1)):
             part = copy(conv)
             part.num_hops = hops
-            found.append(part.forward(*inputs[:2]))
+            found.append(part.forward(*inputs))
         found.append(out)
 
     hooks = [m.register_forward_hook(look) for m in model.modules()

@@ -33,6 +33,7 @@ def run(
     hidden_channels: int = 64,
     alpha: float = 0.1,
     theta: float = 0.5,
+    num_hops: int | None = None,
     beta: float = 500.0,
     learn_beta: bool = False,
     p: float = 0.6,
@@ -47,8 +48,9 @@ def run(
     """
     seed_everything(seed)
     model: Any = Net(data.x.size(1), hidden_channels, num_layers,
-                     int(data.y.max()) + 1, p, alpha, theta, beta=beta,
-                     learn_beta=learn_beta, cached=True)
+                     int(data.y.max()) + 1, p, alpha, theta,
+                     num_hops=num_hops, beta=beta, learn_beta=learn_beta,
+                     cached=True)
     sparse_first(model.lin_in)
     linear = [*model.lin_in.parameters(), *model.lin_out.parameters()]
     params = [dict(params=[conv.lin.weight for conv in model.convs],

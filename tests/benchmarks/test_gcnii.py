@@ -91,7 +91,7 @@ def test_settings():
 
 @pytest.mark.parametrize('sparse', [False, True])
 def test_deep_agcn_with_open_gates_is_gcnii(sparse):
-    ours = agcn_deep.Net(7, 4, 6, 3, 0.6, beta=1e30)
+    ours = agcn_deep.Net(7, 4, 6, 3, 0.6, num_hops=1, beta=1e30)
     pyg = gcnii.Net(7, 4, 3, 6, 0.1, 0.5, 0.6)
     with torch.no_grad():
         for a, b in [(ours.lin_in, pyg.lin1), (ours.lin_out, pyg.lin2)]:
@@ -119,7 +119,8 @@ def test_deep_agcn_trains_gates_without_weight_decay(monkeypatch):
 
     monkeypatch.setattr(agcn_deep, 'fit', fit)
     data = Data(x=torch.rand(5, 7), y=torch.arange(5) % 3, edge_index=EDGES)
-    run = agcn_deep.run(data, 0, num_layers=2, learn_beta=True)
+    run = agcn_deep.run(data, 0, num_layers=2, num_hops=1,
+                        learn_beta=True)
     (model, params), = seen
     decay = {id(w): group.get('weight_decay', 0) for group in params
              for w in group['params']}

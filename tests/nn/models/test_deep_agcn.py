@@ -10,16 +10,19 @@ EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4, 1],
                       [1, 0, 2, 1, 3, 2, 0, 3, 1, 4]])
 
 
-def test_model_is_the_formula(dense):
+@pytest.mark.parametrize('num_hops', [1, 2, None])
+def test_model_is_the_formula(dense, num_hops):
     model = DeepAGCN(7, 4, num_layers=5, out_channels=3, dropout=0.5,
-                     beta=0.4, alpha=0.2, theta=0.6).double().eval()
+                     beta=0.4, alpha=0.2, theta=0.6,
+                     num_hops=num_hops).double().eval()
     x = torch.rand(6, 7, dtype=torch.double)
     graph = dense(6, EDGES)
     h = first = (x @ model.lin_in.weight.t() + model.lin_in.bias).relu()
     for layer, conv in enumerate(model.convs, start=1):
-        h = graph.layer(h, torch.eye(4).double(), 0, 0.4, 'relative', True,
-                        1, 0)
-        h = 0.8 * h + 0.2 * first
+        for _ in range(num_hops or 4):  # 16 steps, or the next above
+            h = graph.layer(h, torch.eye(4).double(), 0, 0.4, 'relative',
+                            True, 1, 0)
+            h = 0.8 * h + 0.2 * first
         strength = log(0.6 / layer + 1)
         h = ((1 - strength) * h + strength * h @ conv.lin.weight.t()).relu()
     expected = h @ model.lin_out.weight.t() + model.lin_out.bias
@@ -43,10 +46,14 @@ def test_dropout_reset_and_arguments():
     assert not torch.allclose(model(x, EDGES), before)
     with pytest.raises(ValueError, match='at least 1'):
         DeepAGCN(7, 8, num_layers=0, out_channels=3)
+    for num_layers, hops in [(1, 16), (2, 8), (8, 2), (16, 1), (64, 1)]:
+        model = DeepAGCN(7, 8, num_layers, 3)
+        assert {conv.num_hops for conv in model.convs} == {hops}
 
 
 def test_recorder_sees_all_gates(dense):
-    model = DeepAGCN(7, 4, num_layers=3, out_channels=3, beta=0.4).eval()
+    model = DeepAGCN(7, 4, num_layers=3, out_channels=3, beta=0.4,
+                     num_hops=1).eval()
     x = torch.rand(6, 7)
     with SmoothnessRecorder(model) as recorder:
         model(x, EDGES)

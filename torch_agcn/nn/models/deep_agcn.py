@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import torch.nn.functional as F
@@ -26,6 +27,10 @@ class DeepAGCN(Module):
             layer. (default: :obj:`0.1`)
         theta (float, optional): The hyperparameter of the identity mapping.
             (default: :obj:`0.5`)
+        num_hops (int, optional): The number of propagation steps in each
+            layer, with the first features mixed in after each. By default,
+            as many as make 16 in all, so that shallow networks see as far as
+            deep ones, and one at least. (default: :obj:`None`)
         **kwargs (optional): Additional arguments of
             :class:`~torch_agcn.nn.conv.AGCN2Conv`, *e.g.*, :obj:`beta` or
             :obj:`cached`.
@@ -46,6 +51,7 @@ class DeepAGCN(Module):
         dropout: float = 0.0,
         alpha: float = 0.1,
         theta: float | None = 0.5,
+        num_hops: int | None = None,
         **kwargs: Any,
     ) -> None:
         if num_layers < 1:
@@ -57,10 +63,13 @@ class DeepAGCN(Module):
         self.num_layers = num_layers
         self.out_channels = out_channels
         self.dropout = dropout
+        if num_hops is None:
+            num_hops = math.ceil(16 / num_layers)
         self.lin_in = Linear(in_channels, hidden_channels)
         self.convs = ModuleList([
             AGCN2Conv(hidden_channels, alpha, theta,
-                      None if theta is None else layer, **kwargs)
+                      None if theta is None else layer, num_hops=num_hops,
+                      **kwargs)
             for layer in range(1, num_layers + 1)])
         self.lin_out = Linear(hidden_channels, out_channels)
 
