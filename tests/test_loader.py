@@ -397,6 +397,23 @@ def test_loaders_in_expectation(energy, name):
 
 @pytest.mark.extensions
 @withPackage('torch_sparse')
+def test_edges_that_a_trial_missed():
+    data = large_graph()
+    loader = GraphSAINTRandomWalkSampler(data, 8, 2, sample_coverage=1,
+                                         log=False)
+    assert loader.edge_norm.max() == 1e4
+    seen = float(loader.edge_norm[loader.edge_norm < 1e4].max())
+    weights = ImportanceWeights(loader)
+    for _ in range(50):
+        batch, = loader
+        source, target = batch.edge_index
+        ratio = batch.node_norm[source] / batch.node_norm[target]
+        found = weights(batch)['edge_weight'] / ratio / batch.edge_weight
+        assert torch.allclose(found, batch.edge_norm.clamp(max=seen))
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
 def test_samplers_that_do_not_tell():
     data = make_graph(weighted=True)
     for loader, match in [

@@ -50,7 +50,10 @@ class ImportanceWeights:
       :obj:`sample_coverage > 0`, from whose norms the probabilities are taken.
       These are counts of a trial, and the weights are right as far as the
       counts are. An edge that the trial missed counts as the rarest one that
-      it saw;
+      it saw. Few edges with large weights are noisy: the layer is therefore
+      left to take degrees from the weighted edges as well, for then smooth
+      features stay smooth. This is right in the limit of large batches, but
+      not exactly in expectation;
     * :class:`~torch_geometric.loader.ClusterLoader` with :obj:`shuffle=True`.
       An edge between two clusters is there only if both were drawn. In
       batches of a single cluster there is none, and no weight can make up for
@@ -79,7 +82,7 @@ class ImportanceWeights:
         ...              batch_size=1)
         >>> weights(batch)
         {'edge_weight': tensor([1.5000, 1.5000]),
-         'degree': tensor([3., 0., 1.]), 'node_weight': tensor([4., 0., 0.])}
+         'node_weight': tensor([4., 0., 0.]), 'degree': tensor([3., 0., 1.])}
 
     A model is then trained by :obj:`model(batch.x, batch.edge_index,
     **weights(batch))` for each :obj:`batch` in :obj:`loader`.
@@ -103,6 +106,7 @@ class ImportanceWeights:
             self._refuse('data without edge_index',
                          "pass one 'Data' object, and leave out "
                          "'ToSparseTensor'")
+        self._is_saint = isinstance(loader, GraphSAINTSampler)
         if contains_self_loops(edge_index):
             self._refuse('a graph with self-loops', 'remove them by '
                          "'torch_geometric.transforms.RemoveSelfLoops': the "
@@ -113,7 +117,7 @@ class ImportanceWeights:
         elif 'n_id' not in data:
             self._refuse("data without 'n_id'", "call 'data.generate_ids()' "
                          'before the loader is made')
-        elif isinstance(loader, GraphSAINTSampler):
+        elif self._is_saint:
             if loader.sample_coverage <= 0:
                 self._refuse('sample_coverage=0', 'pass a larger one, e.g. '
                              '50: how often nodes and edges are sampled is '
@@ -157,9 +161,7 @@ class ImportanceWeights:
         raise ValueError(f"'{self.__class__.__name__}' got {what}; {remedy}")
 
     def __call__(self, batch: Data) -> dict[str, Tensor]:
-        r"""The :obj:`edge_weight`, :obj:`degree` and :obj:`node_weight` of a
-        batch of the loader.
-        """
+        r"""The arguments for a batch of the loader, by name."""
         device, n_id = batch.edge_index.device, batch.n_id
         if self._strata is not None:
             count = self._count.to(device)[n_id]
@@ -178,9 +180,10 @@ class ImportanceWeights:
         given = getattr(batch, 'edge_weight', None)
         if given is not None:
             edge_weight = edge_weight * given.view(-1)
-        return dict(edge_weight=edge_weight,
-                    degree=self._degree.to(device)[n_id],
-                    node_weight=node_weight)
+        found = dict(edge_weight=edge_weight, node_weight=node_weight)
+        if not self._is_saint:
+            found['degree'] = self._degree.to(device)[n_id]
+        return found
 
 
 class MixedBatchSampler(Sampler[list[int]]):

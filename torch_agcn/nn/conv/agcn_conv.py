@@ -169,7 +169,9 @@ class AGCNConv(MessagePassing):
     that noise vanishes. In training the average includes the present batch,
     which is also what gradients flow through, and is one over all processes
     of :mod:`torch.distributed`. In evaluation it is used as it is, whatever
-    the input.
+    the input. Features in training are rougher than in evaluation if there
+    is dropout before the layer, and so is their average;
+    :meth:`AGCN.inference` does without it.
 
     Args:
         in_channels (int or tuple): Size of each input sample, or :obj:`-1` to

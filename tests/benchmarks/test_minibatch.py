@@ -1,0 +1,205 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.testing import withPackage
+from torch_geometric.utils import to_undirected
+
+from benchmarks import minibatch, runner
+from benchmarks.minibatch import Task
+from benchmarks.results import Table
+from torch_agcn.functional import anisotropic_gate, relative_energy
+
+pytestmark = pytest.mark.filterwarnings('ignore:Using .NeighborSampler.')
+SMALL = dict(steps=12, seeds=40, num_neighbors=[4, 4], walks=30,
+             walk_length=2, coverage=20, clusters=4, looked_at=4, num_hops=2,
+             hidden_channels=8)
+
+
+def blocks(num_nodes=120):
+    y = torch.arange(num_nodes) % 3
+    pairs = torch.randint(num_nodes, (2, 8 * num_nodes))
+    same = y[pairs[0]] == y[pairs[1]]
+    edge_index = to_undirected(pairs[:, same | (torch.rand(same.size()) < .1)])
+    x = torch.randn(num_nodes, 6)
+    x[torch.arange(num_nodes), y] += 2
+    place = torch.arange(num_nodes)
+    return Data(x=x.to_sparse(), y=y, edge_index=edge_index,
+                num_nodes=num_nodes, train_mask=place < 30,
+                val_mask=(place >= 30) & (place < 60), test_mask=place >= 60)
+
+
+def task(method, sampling, estimate, **changes):
+    settings = {**json.loads(minibatch.settings_of(method, 'PubMed')),
+                **SMALL, **changes}
+    if method == 'agcn_paper':
+        settings['num_hops'] = 1
+    return Task(method, 'PubMed', sampling, estimate, 0,
+                runner.as_json(**settings))
+
+
+def test_settings_are_those_of_table_1():
+    ours, paper = (json.loads(minibatch.settings_of(m, 'PubMed'))
+                   for m in ['agcn', 'agcn_paper'])
+    assert (ours['beta'], ours['alpha'], ours['p']) == (500.0, 0.05, 0.5)
+    assert ours['num_hops'] == len(ours['num_neighbors']) == 4
+    assert (paper['energy'], paper['beta']) == ('total', 0.1)
+    assert paper['num_hops'] * 2 == len(paper['num_neighbors'])
+    assert json.loads(minibatch.settings_of('agcn', 'PubMed', quick=True))[
+        'steps'] < ours['steps']
+
+
+@pytest.mark.parametrize('method', ['agcn', 'agcn_paper'])
+def test_whole_graph(method, monkeypatch):
+    monkeypatch.setattr(minibatch, 'load', lambda *_, **__: blocks())
+    row = minibatch.measure(task(method, 'full', 'exact', steps=60), 'data')
+    assert set(row) == set(minibatch.TABLE.own_columns)
+    assert row['nodes'] == 120 and row['test_accuracy'] > 80
+    assert len(row['gates'].split()) == 2 and row['batch_gates'] == '{}'
+
+
+def test_gates():
+    data = blocks()
+    data.x = data.x.to_dense()
+    model = minibatch.make_model(
+        data, head='hops', hidden_channels=8, p=0.5, beta=3.0, alpha=0.1,
+        energy='relative', residual=True, num_hops=2, momentum=0.1)
+    with torch.no_grad():
+        model.eval()
+        h = model.lin2(model.lin(data.x).relu())
+    gate = anisotropic_gate(relative_energy(h, data.edge_index), 3.0)
+    found = minibatch.gates_of(model, data, minibatch.no_weights)
+    assert found[0] == pytest.approx(float(gate), abs=1e-5)
+    # The average over a graph, and the same again, is its own; with other
+    # features among them it is another.
+    other = data.clone()
+    other.x = 3 * data.x.roll(1, 0)
+    same, mixed = (minibatch.average_gates(model, some, minibatch.no_weights)
+                   for some in ([data, data], [data, other]))
+    assert same == pytest.approx(found, abs=1e-5)
+    assert abs(mixed[0] - found[0]) > 0.01
+    assert model.conv.momentum == 0.1
+    assert model.conv.num_batches_tracked == 2
+
+
+def test_loss():
+    out = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 1.0], [5.0, 5.0]])
+    batch = Data(y=torch.tensor([0, 1, 1, 0]),
+                 train_mask=torch.tensor([True, True, False, True]))
+    a, b, d = (float(torch.nn.functional.cross_entropy(out[i], batch.y[i]))
+               for i in [0, 1, 3])
+    assert float(minibatch.loss_of(out, batch)) == pytest.approx(
+        (a + b + d) / 3)
+    batch.node_norm = torch.tensor([1.0, 3.0, 9.0, 0.0])
+    assert float(minibatch.loss_of(out, batch)) == pytest.approx(
+        (a + 3 * b) / 4)
+    batch.batch_size = 1  # the rest are neighbors
+    assert float(minibatch.loss_of(out, batch)) == pytest.approx(a)
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+@pytest.mark.parametrize('way', [
+    ('agcn', 'neighbor', 'raw'), ('agcn', 'neighbor', 'running'),
+    ('agcn', 'saint', 'weighted'), ('agcn', 'saint', 'running'),
+    ('agcn', 'cluster', 'running'), ('agcn_paper', 'neighbor', 'weighted')])
+def test_batches(way, monkeypatch):
+    from torch_geometric.loader import ClusterData
+    monkeypatch.setattr(minibatch, 'load', lambda *_, **__: blocks())
+    monkeypatch.setattr(ClusterData, '_metis', lambda _, edge_index, num_nodes:
+                        torch.arange(num_nodes) // 30)
+    row = minibatch.measure(task(*way, steps=60), 'data')
+    assert set(row) == set(minibatch.TABLE.own_columns)
+    assert row['nodes'] < 120 and row['test_accuracy'] > 75
+    found = json.loads(row['batch_gates'])
+    if way[2] == 'running':
+        assert {k: np.shape(v) for k, v in found.items()} == {
+            'trained': (1, 2), 'running': (1, 2), 'raw': (4, 2),
+            'weighted': (4, 2)}
+    else:
+        assert found == {}
+
+
+# What comes of it ############################################################
+
+
+def rows_of(values):
+    batch_gates = json.dumps({'trained': [[1.0, 0.6]],
+                              'running': [[1.0, 0.52]],
+                              'raw': [[1.0, 0.9], [0.9, 0.7]],
+                              'weighted': [[1.0, 0.4], [1.0, 0.6]]})
+    return pd.DataFrame([
+        dict(method=method, dataset='PubMed', sampling=sampling,
+             estimate=estimate, seed=seed, settings='{}', nodes=100,
+             best_epoch=9, val_accuracy=1.0, test_accuracy=accuracy,
+             gates='1 0.5', seconds=2.0,
+             batch_gates=batch_gates if estimate == 'running' else '{}')
+        for (method, sampling, estimate), accuracies in values.items()
+        for seed, accuracy in enumerate(accuracies)])
+
+
+ROWS = {('agcn', 'full', 'exact'): [79.0, 80.0, 81.0],
+        ('agcn', 'neighbor', 'raw'): [77.0, 78.0, 79.0],
+        ('agcn', 'neighbor', 'weighted'): [79.0, 80.1, 81.1],
+        ('agcn', 'saint', 'running'): [80.0, 80.0, 80.0],
+        ('agcn_paper', 'full', 'exact'): [79.0]}
+
+
+def test_tables():
+    rows = rows_of(ROWS)
+    old = rows_of({('agcn', 'full', 'exact'): [1.0]}).assign(settings='{"p"}')
+    accuracy, gates = minibatch.tables(pd.concat([old, rows])).values()
+    assert accuracy.iloc[:, 3:7].values.tolist() == [
+        ['exact', '80.0 ± 1.0 (3)', '–', '–'],
+        ['raw', '78.0 ± 1.0 (3)', '-2.00 ± 0.00', 'no'],
+        # Differences of 0, 0.1 and 0.1, and 4.303 standard errors:
+        ['weighted', '80.1 ± 1.1 (3)', '+0.07 ± 0.14', 'yes'],
+        ['running', '80.0 ± 0.0 (3)', '+0.00 ± 2.48', 'not sure'],
+        ['exact', '79.0 (1)', '–', '–']]
+    assert gates.iloc[:, 3:].values.tolist() == [
+        ['trained', 1, '1.0000', '+0.0000', '0.0000'],
+        ['trained', 2, '0.5000', '+0.1000', '0.1000'],
+        ['running', 1, '1.0000', '+0.0000', '0.0000'],
+        ['running', 2, '0.5000', '+0.0200', '0.0200'],
+        ['raw', 1, '1.0000', '-0.0500', '0.0500'],
+        ['raw', 2, '0.5000', '+0.3000', '0.3000'],
+        ['weighted', 1, '1.0000', '+0.0000', '0.0000'],
+        ['weighted', 2, '0.5000', '+0.0000', '0.1000']]
+    few = minibatch.tables(rows_of({('agcn', 'saint', 'raw'): [70.0]}))
+    assert len(few) == 1 and minibatch.claims(rows) == []
+
+
+def test_figures(tmp_path):
+    pytest.importorskip('matplotlib')
+    paths = minibatch.draw(rows_of(ROWS), tmp_path)
+    assert {path.stem for path in paths} == set(minibatch.CAPTIONS)
+    assert all(path.stat().st_size > 1000 for path in paths)
+    few = rows_of({('agcn', 'full', 'exact'): [79.0]})
+    assert len(minibatch.draw(few, tmp_path)) == 2
+
+
+def test_main(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    monkeypatch.setattr(minibatch, 'has_metis', lambda: True)
+    minibatch.main([])
+    module, todo, _ = calls.pop()
+    assert module is minibatch
+    assert len(set(todo)) == len(todo) == 6 * (1 + 9 + 3)
+    assert [t.seed for t in todo] == sorted(t.seed for t in todo)
+    monkeypatch.setattr(minibatch, 'has_metis', lambda: False)
+    minibatch.main(['--quick'])
+    todo = calls.pop()[1]
+    assert {t.dataset for t in todo} == {'Cora'} and len(todo) == 4
+
+    # What was run is found again in the file:
+    file = Table(tmp_path / 'minibatch.csv', minibatch.TABLE.own_columns)
+    file.append(**{**dict.fromkeys(file.own_columns, 1), **todo[0]._asdict()})
+
+    def measure(task, root):
+        raise AssertionError(task)
+
+    assert runner.run_missing(todo[:1], file, measure, 1, 'data') == []
