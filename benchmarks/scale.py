@@ -287,10 +287,11 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     begin = time.perf_counter()
     spare = _kilobytes('/proc/meminfo', 'MemAvailable') // 2**10 - 1024
     limit = min(task.limit, spare)
-    env = {key: value for key, value in os.environ.items()
-           if not key.startswith('MALLOC_')}  # what is freed is given back
-    env.update(THP_MEM_ALLOC_ENABLE='1',
-               OMP_NUM_THREADS=str(os.cpu_count() or 1))
+    env = {**os.environ, 'THP_MEM_ALLOC_ENABLE': '1',
+           'OMP_NUM_THREADS': str(os.cpu_count() or 1),
+           # What is freed goes back to the system and does not count:
+           'MALLOC_MMAP_THRESHOLD_': str(2**20)}
+    env.pop('MALLOC_TRIM_THRESHOLD_', None)
     code = ('import warnings; warnings.simplefilter("ignore"); '
             'from benchmarks import scale; '
             f'scale.work(scale.Task(*{tuple(task)!r}), {limit})')
