@@ -356,6 +356,11 @@ def gate_words(rows: pd.DataFrame) -> str:
             open_ = sum(min(values) == 1 for values in part)
             words.append(f'In {METHODS[method]}, all gates were exactly 1 in '
                          f'{open_} of {len(part)} trained networks.')
+            closed = rows.loc[[i for i in part.index if min(part[i]) == 0]]
+            words += [f'One was closed, and took all signal with it, on '
+                      f'{row.dataset} ({row.split} split, seed {row.seed}): '
+                      f'{row.test_accuracy:.1f} % after {row.epochs} epochs.'
+                      for row in closed.itertuples()]
     deep = gates[rows.method == 'agcn']
     parts = []
     for dataset in DATASETS:

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -177,6 +178,24 @@ def test_checks(place):
                     'why': 'dropout'}
     line, = table.deviations(measured, checks[2:]).to_dict('records')
     assert line['checked'] == '–'
+
+
+def test_words_on_gates():
+    rows = pd.DataFrame([
+        dict(method=method, dataset='Cora', split='random', seed=seed,
+             settings='{}', epochs=12, test_accuracy=14.94, gates=gates)
+        for method, all_gates in [
+            ('agcn_paper', ['1 1', '1 0', '1 0.99']),
+            ('agcn', ['1 0.9 0.5', '0.8 0.7 0.3', '0.9 0.2 0.4']),
+            ('gcn', [np.nan])]
+        for seed, gates in enumerate(all_gates)])
+    assert table.gate_words(rows) == (
+        "What the gates did: In AGCN, the paper's formula, all gates were "
+        'exactly 1 in 1 of 3 trained networks. One was closed, and took all '
+        'signal with it, on Cora (random split, seed 1): 14.9 % after 12 '
+        'epochs. In AGCN, recommended, the gate closes from the first step to '
+        'the last (medians): Cora 0.90 to 0.40.')
+    assert table.gate_words(rows[rows.method == 'gcn']) == ''
 
 
 def test_the_projects_own_checks():
