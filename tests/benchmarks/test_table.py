@@ -198,6 +198,17 @@ def test_words_on_gates():
     assert table.gate_words(rows[rows.method == 'gcn']) == ''
 
 
+def test_words_on_epochs():
+    rows = pd.DataFrame([
+        dict(dataset='Cora', variant=variant, milliseconds=ms)
+        for variant, all_ms in [('AGCN', [3, 4, 90]),
+                                ('GCN, dense', [80, 70, 9])]
+        for ms in all_ms])
+    words = table.epoch_words(rows)
+    assert 'Cora 4.0 beside 70.0 ms, 0.057 (at most 0.12 was' in words
+    assert table.epoch_words(rows[:0]) == ''
+
+
 def test_the_projects_own_checks():
     for check in table.read_settings('checks')['checks']:
         assert check['method'] in table.METHODS and check['why']
