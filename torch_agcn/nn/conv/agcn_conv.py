@@ -754,16 +754,16 @@ class AGCNConv(MessagePassing):
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(f"'{name}' got 'x' of type '{kind}'; pass a "
                              f"floating-point tensor, e.g. 'x.float()'")
+        weight = self._some_weight
         channels = (self.in_channels[side or 0] if isinstance(
             self.in_channels, tuple) else self.in_channels)
         if (x.dim() < 2 or (self.node_dim == 0 and x.dim() != 2)
-                or (side is not None and channels > 0
+                or (weight is not None and side is not None and channels > 0
                     and x.size(-1) != channels)):
             raise ValueError(f"'{name}' got 'x' of shape {list(x.shape)}; "
                              f'pass [num_nodes, {channels}], or '
                              f'[*, num_nodes, {channels}] for many '
                              f'features on the same graph')
-        weight = self._some_weight
         if (weight is not None and x.dtype != weight.dtype
                 and not is_compiling()
                 and not torch.is_autocast_enabled(x.device.type)):
@@ -773,6 +773,7 @@ class AGCNConv(MessagePassing):
 
     @property
     def _some_weight(self) -> OptTensor:
+        # None of a map that was put in the place of ours.
         weight = getattr(self.lin, 'weight', None)
         return None if is_uninitialized_parameter(weight) else weight
 
