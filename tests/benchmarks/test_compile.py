@@ -110,8 +110,15 @@ def test_bounds_by_hand():
     rows = rows_of(times)
     assert experiment.beside_gcn(rows, SATURATED) == pytest.approx(
         {'small': 1.21, 'medium': 1.1, 'large': 1.1, 'batches': 1.1})
-    assert set(experiment.beside_eager(rows, RELATIVE, 'training_ms').values(
-        )) == {3.0}
+    modes = (RELATIVE, 'compiled'), (RELATIVE, 'eager')
+    assert experiment.ratios(rows, 'training_ms', *modes) == dict.fromkeys(
+        SETS, 3.0)
+    # Of each seed, not of medians:
+    slow = rows.assign(seed=1, training_ms=[9., 18.] * (len(rows) // 2))
+    fast = slow.assign(seed=2, training_ms=[1., 2.] * (len(rows) // 2))
+    three = pd.concat([rows, slow, fast])
+    assert experiment.ratios(three, 'training_ms', *modes) == dict.fromkeys(
+        SETS, 2.0)
     table = experiment.tables(rows)['Bounds'].values.tolist()
     assert table[:2] == [
         ['forward over GCN', SATURATED, '1.10 to 1.21', 'small', '1.15',
@@ -163,7 +170,8 @@ def test_main(monkeypatch):
     assert len(set(tasks)) == len(tasks) == 2 * len(METHODS) * len(MODES)
     assert [task.seed for task in tasks] == sorted(t.seed for t in tasks)
     # Those to be compared are next to each other:
-    assert [task.method for task in tasks[:5]] == [*METHODS, 'GCN']
+    assert [task.mode for task in tasks[:4]] == MODES + MODES
+    assert [task.method for task in tasks[:8:2]] == METHODS
     experiment.main(['--quick'])
     tasks, _ = seen.pop()
     assert {task.dataset for task in tasks} == set(experiment.QUICK_SETS)
