@@ -228,6 +228,16 @@ def make_model(data: Data, *, head: str, hidden_channels: int, p: float,
     return SampledNet(*sizes, p, head=head, **layer)
 
 
+def make_optimizer(model: Any, lr: float,
+                   weight_decay: float) -> torch.optim.Optimizer:
+    r"""Adam, with weight decay of the first layer."""
+    first = list(model.first().parameters())
+    rest = [w for w in model.parameters() if all(w is not v for v in first)]
+    return torch.optim.Adam(
+        [dict(params=first, weight_decay=weight_decay), dict(params=rest)],
+        lr=lr)
+
+
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Trains a network and looks at its gates."""
     settings = json.loads(task.settings)
@@ -244,11 +254,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     if task.estimate == 'running':
         settings['momentum'] = momentum
     model = make_model(data, **settings)
-    first = list(model.first().parameters())
-    rest = [w for w in model.parameters() if all(w is not v for v in first)]
-    optimizer = torch.optim.Adam(
-        [dict(params=first, weight_decay=weight_decay), dict(params=rest)],
-        lr=lr)
+    optimizer = make_optimizer(model, lr, weight_decay)
     loader: Any = [data]
     weights: Weights = lambda batch: {}  # noqa: E731
     if task.sampling != 'full':

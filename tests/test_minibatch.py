@@ -1,4 +1,6 @@
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -314,6 +316,61 @@ def test_running_estimates_are_of_one_graph():
         with pytest.raises(ValueError, match='leave it at None'):
             conv.add_self_loops = not isinstance(args[0], tuple)
             conv(*args)
+
+
+RANK = """
+import sys, torch
+import torch.distributed as dist
+from torch_agcn import AGCNConv
+rank, file = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group('gloo', f'file://{file}', rank=rank, world_size=2)
+edge_index, xs, layers = torch.load(file + '.given')
+found = []
+for mode, state in layers:
+    conv = AGCNConv(4, 3, **mode, momentum=0.25)
+    conv.load_state_dict(state)
+    outs = [conv(x[rank], edge_index).detach() for x in xs]
+    if rank == 0:
+        conv.eval()(xs[0][0], edge_index)  # waits for no one
+    found.append((conv.running_energy, outs[1]))
+torch.save(found, f'{file}.{rank}')
+dist.destroy_process_group()
+"""
+
+
+def test_energies_are_one_over_all_processes(tmp_path):
+    _, edge_index = make_graph()
+    xs = [torch.randn(2, 12, 4) * torch.tensor([1.0, 3.0]).view(2, 1, 1)
+          for _ in range(2)]
+    modes = [dict(energy='total', beta=1e-5),
+             dict(energy='relative', residual=True, num_hops=2, beta=1.0)]
+    convs = [AGCNConv(4, 3, momentum=0.25, **mode) for mode in modes]
+    file = str(tmp_path / 'ranks')
+    torch.save((edge_index, xs, [(mode, conv.state_dict()) for mode, conv
+                                 in zip(modes, convs)]), file + '.given')
+    ranks = [subprocess.Popen([sys.executable, '-W', 'ignore', '-c', RANK,
+                               str(rank), file]) for rank in range(2)]
+    assert [rank.wait(300) for rank in ranks] == [0, 0]
+    found = zip(*(torch.load(f'{file}.{rank}') for rank in range(2)))
+    for conv, ((one, out), (two, _)) in zip(convs, found):
+        assert torch.equal(one, two)
+        # The first hop sees what it is given: the mean of both in each step,
+        # and a half of the second.
+        sums = [[sums_of(conv, x, edge_index) for x in pair] for pair in xs]
+        expected = merge_sums(*(merge_sums(a, b, 0.5) for a, b in sums), 0.5)
+        assert torch.allclose(one[0], expected, rtol=1e-4, atol=1e-5)
+        # And the gate that was applied is that of this average:
+        if conv.energy == 'total':
+            gate = anisotropic_gate(expected[0], conv.beta)
+            conv.momentum, conv.beta = None, 1e9
+            assert torch.allclose(out - conv.bias,
+                                  gate * conv(xs[1][0], edge_index))
+
+
+def sums_of(conv, x, edge_index):
+    if conv.energy == 'total':
+        return dirichlet_energy(x, edge_index).view(1)
+    return energy_sums(*measured(conv, x, edge_index))
 
 
 # Training ####################################################################
