@@ -23,7 +23,6 @@ import sys
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -34,11 +33,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from benchmarks import plots, runner, table
-from benchmarks.baselines.gcnii import by_matrix
-from benchmarks.data import DATASETS, load, splits_of
+from benchmarks.data import DATASETS, splits_of
 from benchmarks.plots import plt
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.training import fit
 from torch_agcn.functional import (
     dirichlet_energy,
     mean_average_distance,
@@ -106,19 +103,10 @@ def settings_of(method: str, dataset: str, depth: int,
 
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Runs a task as for Table 1, then looks into the trained network."""
-    models: list[Module] = []
-
-    def watched(model: Module, data: Data, **options: Any) -> Any:
-        models.append(by_matrix(model))
-        return fit(model, data, **options)
-
-    module = sys.modules[table.run_of(task.method).__module__]
-    with patch.object(module, 'fit', watched):
-        row = table.measure(table.Task(
-            task.method, task.dataset, task.split, task.seed,
-            task.settings), root)
-    data = load(task.dataset, task.split, task.seed, root)
-    outs = outputs(models[0], data)
+    row, data, run = table.run(table.Task(
+        task.method, task.dataset, task.split, task.seed, task.settings), root)
+    assert run.model is not None
+    outs = outputs(run.model, data)
     for column, function in MEASURES.items():
         row[column] = ' '.join(f'{float(function(out, data.edge_index)):.5g}'
                                for out in outs)

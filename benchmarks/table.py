@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 import yaml
+from torch_geometric.data import Data
 
 from benchmarks import runner
 from benchmarks.data import CITATION, DATASETS, SPLITS, load, splits_of
@@ -109,11 +110,15 @@ def settings_of(method: str, dataset: str, **chosen: Any) -> str:
 
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Runs a task and returns its row."""
-    run = run_of(task.method)
+    return run(task, root)[0]
+
+
+def run(task: Task, root: str) -> tuple[dict[str, Any], Data, Run]:
+    r"""Runs a task and returns its row, its data and all that came of it."""
     data = load(task.dataset, task.split, task.seed, root)
     runner.reset_peak()
     start = time.perf_counter()
-    out = run(data, task.seed, **json.loads(task.settings))
+    out = run_of(task.method)(data, task.seed, **json.loads(task.settings))
     seconds = time.perf_counter() - start
     if bool(out.logits.isnan().any()):
         raise ValueError(f"'{task.method}' returned NaN")
@@ -122,7 +127,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     loss = torch.nn.functional.cross_entropy(out.logits[val], data.y[val])
     gates = [value for key, value in out.extra.items()
              if key.startswith('gate_')]
-    return {
+    row = {
         **task._asdict(),
         'epochs': out.epochs,
         'val_loss': round(float(loss), 5),
@@ -132,6 +137,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
         'peak_mb': runner.peak_mb(),
         'gates': ' '.join(f'{gate:.5g}' for gate in gates),
     }
+    return row, data, out
 
 
 # The table ###################################################################

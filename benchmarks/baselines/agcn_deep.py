@@ -36,6 +36,7 @@ def run(
     num_hops: int | None = None,
     beta: float = 500.0,
     learn_beta: bool = False,
+    residual: bool = True,
     p: float = 0.6,
     lr: float = 0.01,
     weight_decay: float = 0.01,
@@ -50,7 +51,7 @@ def run(
     model: Any = Net(data.x.size(1), hidden_channels, num_layers,
                      int(data.y.max()) + 1, p, alpha, theta,
                      num_hops=num_hops, beta=beta, learn_beta=learn_beta,
-                     cached=True)
+                     residual=residual, cached=True)
     sparse_first(model.lin_in)
     linear = [*model.lin_in.parameters(), *model.lin_out.parameters()]
     params = [dict(params=[conv.lin.weight for conv in model.convs],

@@ -12,7 +12,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
-from benchmarks.baselines.layers import sparse_first
+from benchmarks.baselines.layers import by_matrix, sparse_first
 from benchmarks.training import Run, dropout, fit
 
 
@@ -53,7 +53,7 @@ def run(
 ) -> Run:
     r"""Trains the network."""
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p,
-                num_layers)
+    model = by_matrix(Net(data.x.size(1), hidden_channels,
+                          int(data.y.max()) + 1, p, num_layers))
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, PairNorm
 from torch_geometric.utils import add_remaining_self_loops, degree
 
-from benchmarks.baselines.layers import sparse_first
+from benchmarks.baselines.layers import by_matrix, sparse_first
 from benchmarks.training import Run, dropout, fit
 
 
@@ -63,8 +63,8 @@ def run(
 ) -> Run:
     r"""Trains the network, weight decay on all layers."""
     seed_everything(seed)
-    model = Net(data, hidden_channels, int(data.y.max()) + 1, num_layers,
-                scale, individually, p)
+    model = by_matrix(Net(data, hidden_channels, int(data.y.max()) + 1,
+                          num_layers, scale, individually, p))
     params = [dict(params=model.parameters(), weight_decay=weight_decay)]
     return fit(model, data, lr=lr, params=params, epochs=epochs,
                patience=patience)

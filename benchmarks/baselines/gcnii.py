@@ -6,46 +6,14 @@ Chen et al., `"Simple and Deep Graph Convolutional Networks"
 closer to the identity with depth, as :math:`\log(\lambda / \ell + 1)` falls.
 PyG calls :math:`\lambda` ``theta``.
 """
-from typing import TypeVar
-
 from torch import Tensor
 from torch.nn import Module, ModuleList
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN2Conv, GCNConv, Linear
+from torch_geometric.nn import GCN2Conv, Linear
 
-from benchmarks.baselines.layers import sparse_first
+from benchmarks.baselines.layers import by_matrix, sparse_first
 from benchmarks.training import Run, drop, dropout, fit
-from torch_agcn._sparse import csr_tensor, spmm, to_csr, transpose
-
-M = TypeVar('M', bound=Module)
-
-
-class Product:
-    r"""What PyG's GCN layers call ``propagate``, as one product with a sparse
-    matrix: deep networks are several times faster than with a row per edge.
-    """
-
-    edge_index: Tensor | None = None
-
-    def __call__(self, edge_index: Tensor, x: Tensor,
-                 edge_weight: Tensor) -> Tensor:
-        if edge_index is not self.edge_index:
-            source, target = edge_index
-            rowptr, col, (value, ) = to_csr(target, source, x.size(0),
-                                            edge_weight)
-            self.adj = csr_tensor(rowptr, col, value)
-            self.back = transpose(self.adj)
-            self.edge_index = edge_index
-        return spmm(self.adj, x, self.back)
-
-
-def by_matrix(model: M) -> M:
-    r"""Lets all of PyG's GCN layers in a model use :class:`Product`."""
-    for conv in model.modules():
-        if isinstance(conv, (GCNConv, GCN2Conv)):
-            conv.propagate = Product()
-    return model
 
 
 class Net(Module):

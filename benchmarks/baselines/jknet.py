@@ -11,7 +11,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, JumpingKnowledge
 
-from benchmarks.baselines.layers import sparse_first
+from benchmarks.baselines.layers import by_matrix, sparse_first
 from benchmarks.training import Run, dropout, fit
 
 
@@ -56,8 +56,8 @@ def run(
 ) -> Run:
     r"""Trains the network, weight decay on all layers."""
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1,
-                num_layers, mode, p)
+    model = by_matrix(Net(data.x.size(1), hidden_channels,
+                          int(data.y.max()) + 1, num_layers, mode, p))
     params = [dict(params=model.parameters(), weight_decay=weight_decay)]
     return fit(model, data, lr=lr, params=params, epochs=epochs,
                patience=patience)

@@ -8,6 +8,7 @@ from torch_geometric.nn import GCN2Conv, GCNConv
 
 from benchmarks import table
 from benchmarks.baselines import agcn_deep, gcnii
+from benchmarks.baselines.layers import by_matrix
 from benchmarks.training import Run
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4, 1],
@@ -27,7 +28,7 @@ def test_product_is_pygs_propagation(edge_index):
     x, first = torch.randn(2, 6, 8).requires_grad_()
     conv = GCN2Conv(8, 0.1, 0.5, layer=3, cached=True)
     expected = conv(x, first, edge_index)
-    gcnii.by_matrix(conv)
+    by_matrix(conv)
     same(conv(x, first, edge_index), expected, [x, first, conv.weight1])
 
 
@@ -36,14 +37,14 @@ def test_product_of_other_graphs_and_weights():
     x = torch.randn(6, 8, requires_grad=True)
     conv, pyg = GCNConv(8, 4, normalize=False), GCNConv(8, 4, normalize=False)
     pyg.load_state_dict(conv.state_dict())
-    gcnii.by_matrix(torch.nn.Sequential(conv))
+    by_matrix(torch.nn.Sequential(conv))
     for edge_index in [EDGES, EDGES.flip(0)[:, :5]]:
         weight = torch.rand(edge_index.size(1))
         same(conv(x, edge_index, weight), pyg(x, edge_index, weight), [x])
 
 
 def test_net_is_the_papers_formula(dense):
-    model = gcnii.by_matrix(gcnii.Net(7, 4, 3, 3, 0.1, 0.5, 0.6)).eval()
+    model = by_matrix(gcnii.Net(7, 4, 3, 3, 0.1, 0.5, 0.6)).eval()
     model.double()
     x = torch.rand(6, 7, dtype=torch.double)
     P = dense(6, EDGES).P
