@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LOCK := requirements.lock
+INSTALL = $(BIN)/python -m pip install --quiet --constraint $(LOCK)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: quickstart test test-extensions test-data lint clean clean-data
@@ -12,11 +14,9 @@ quickstart: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -m "not data" -n 2
 
-# torch is asked for first, on its own: whatever the others say, it stays.
-$(VENV)/ready: requirements-dev.txt setup.py
+$(VENV)/ready: $(LOCK) setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]'
 	touch $@
 
 # torch_scatter and torch_sparse are built from source, which takes a quarter
@@ -28,7 +28,7 @@ test-extensions: $(VENV)/extensions
 	$(BIN)/python -m pytest -m extensions
 
 $(VENV)/extensions: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet setuptools wheel ninja
+	$(INSTALL) setuptools wheel ninja
 	mkdir -p "$(WHEELS)"
 	for name in torch_scatter torch_sparse; do \
 		ls "$(WHEELS)"/$$name-*.whl > /dev/null 2>&1 || \
@@ -40,7 +40,7 @@ $(VENV)/extensions: $(VENV)/ready
 	touch $@
 
 test-data: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --editable '.[images,hetero]'
+	$(INSTALL) --editable '.[images,hetero]'
 	$(BIN)/python -m pytest -m data
 
 lint: $(VENV)/ready
