@@ -22,7 +22,8 @@ from benchmarks import runner
 from benchmarks.results import Claim, Table, markdown_table, write_readme
 
 EXPERIMENTS = ['table', 'boxplot', 'labels', 'significance', 'tsne',
-               'history', 'depth', 'beta', 'cost', 'hetero', 'tasks']
+               'history', 'depth', 'ablation', 'beta', 'cost', 'hetero',
+               'tasks']
 MARKS = {'yes': '✓', 'no': '✗', 'not shown': '?'}
 NUMBER = re.compile(r'(\*\*)?[-+−]?\d|–$')  # how a cell of numbers begins
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
