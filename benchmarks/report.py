@@ -1,7 +1,8 @@
 r"""All tables, figures and claims as one HTML file that needs nothing else.
 
 It is made from the rows of all experiments alone; ``--readme`` writes the
-claims into the README instead.
+claims into the README instead, and the tables of experiments that have a
+place there.
 """
 import argparse
 import importlib
@@ -19,7 +20,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from benchmarks import runner
-from benchmarks.results import Claim, Table, markdown_table, write_readme
+from benchmarks.results import (
+    Claim,
+    Table,
+    has_section,
+    markdown_table,
+    write_readme,
+)
 
 EXPERIMENTS = ['table', 'boxplot', 'labels', 'significance', 'tsne',
                'history', 'depth', 'ablation', 'beta', 'cost', 'hetero',
@@ -190,6 +197,13 @@ def readme(sections: list[Section]) -> str:
         columns=['the paper', 'holds', 'measured here']))
 
 
+def in_readme(section: Section) -> str:
+    r"""The tables of an experiment for the README."""
+    return '\n\n'.join(
+        f'{title}:\n\n{markdown_table(frame)}' for title, frame
+        in section.module.tables(section.rows).items())
+
+
 def _plain(text: str) -> str:
     return escape(' '.join(text.split()), quote=False).replace('|', '\\|')
 
@@ -199,7 +213,8 @@ def main(argv: list[str]) -> None:
     options.add_argument('--out', type=Path, default=Path('report.html'),
                          help='the file (default: %(default)s)')
     options.add_argument('--readme', action='store_true', help='write the '
-                         'claims into the README, and nothing else')
+                         'claims and some tables into the README, and nothing '
+                         'else')
     options.add_argument('--quick', action='store_true',
                          help=f"of the first looks in '{runner.QUICK}'")
     args = options.parse_args(argv)
@@ -208,7 +223,13 @@ def main(argv: list[str]) -> None:
                       'one of --readme and --quick')
     sections = read(args.quick)
     if args.readme:
-        return write_readme('claims', readme(sections))
+        write_readme('claims', readme(sections))
+        for section in sections:
+            # That of Table 1 has more to say:
+            if (has_section(section.name) and section.name != 'table'
+                    and len(section.rows)):
+                write_readme(section.name, in_readme(section))
+        return
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(page(sections, args.quick), encoding='utf-8')
     print(args.out)

@@ -95,11 +95,16 @@ class Table:
             os.truncate(self.path, content.rfind(b'\n') + 1)
 
 
+def has_section(section: str) -> bool:
+    r"""Whether the README has a place for generated text of that name."""
+    return f'<!-- {section} -->' in README.read_text(encoding='utf-8')
+
+
 def write_readme(section: str, markdown: str) -> None:
     r"""Puts generated text between the markers of its section."""
     text = README.read_text(encoding='utf-8')
     begin, end = f'<!-- {section} -->', f'<!-- /{section} -->'
-    if begin not in text or end not in text:
+    if not has_section(section) or end not in text:
         raise ValueError(f"'README.md' has no section '{section}'; add the "
                          f'lines {begin} and {end}')
     text = re.sub(f'{begin}.*?{end}', lambda _: f'{begin}\n{markdown}\n{end}',

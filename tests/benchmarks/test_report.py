@@ -160,6 +160,21 @@ def test_readme(place, monkeypatch):
     assert not (place / 'report.html').exists()
 
 
+def test_tables_with_a_place_in_the_readme(place, monkeypatch):
+    readme = place / 'README.md'
+    readme.write_text(''.join(f'<!-- {name} -->\n<!-- /{name} -->\n'
+                              for name in ['claims', 'one', 'two']))
+    monkeypatch.setattr(results, 'README', readme)
+    monkeypatch.setattr(
+        sys.modules['benchmarks.one'], 'tables',
+        lambda rows: {'Rows': pd.DataFrame({'n': [len(rows)]})})
+    report.main(['--readme'])
+    # Of the second, there are no rows.
+    assert readme.read_text().endswith(
+        '<!-- one -->\nRows:\n\n| n |\n| --- |\n| 2 |\n<!-- /one -->\n'
+        '<!-- two -->\n<!-- /two -->\n')
+
+
 def test_experiments_of_the_repository(tmp_path, monkeypatch):
     # On no rows at all, each is there with its command.
     monkeypatch.setattr(runner, 'QUICK', tmp_path)
