@@ -428,6 +428,23 @@ def test_saturation_is_not_claimed_in_vain():
     assert not is_saturated(half, edges, 1e-32)
 
 
+def test_a_smooth_beginning_proves_nothing():
+    # The first look sees edges without any energy. All together, and the
+    # layer, know better.
+    edge_index = random_graph(1000, 40_000)
+    edge_index = edge_index[:, edge_index[1].argsort()]
+    x = torch.randn(1000, 64)
+    x[edge_index[:, :2**12 // 64].unique()] = 1.0
+    assert not is_saturated(x, Edges(edge_index[1], edge_index[0], None), 1.0)
+    energy = dirichlet_energy(x.double(), edge_index)
+    a, b = x.double()[edge_index]
+    assert energy == pytest.approx(float((a - b).square().sum() / 2))
+    assert anisotropic_gate(energy, 1.0) == 1
+    for cached in [False, True]:
+        conv = AGCNConv(64, 4, cached=cached)
+        assert conv.gate(x, edge_index) == 1
+
+
 # Bad input ###################################################################
 
 

@@ -155,7 +155,7 @@ def _check_values(edges: Edges, sizes: tuple[int, int], owner: str) -> None:
     if row.numel() == 0:
         return
     for index, size in [(col, sizes[0]), (row, sizes[1])]:
-        low, high = int(index.min()), int(index.max())
+        low, high = (int(bound) for bound in index.aminmax())
         if low < 0 or high >= size:
             raise ValueError(f"'{owner}' got node {low if low < 0 else high} "
                              f"in 'edge_index', but 'x' has {_count(sizes)} "
@@ -193,9 +193,8 @@ def with_self_loops(edges: Edges, num_nodes: int, fill_value: float,
             0, torch.where(is_loop, row, num_nodes), number, 'amax')[:-1]
         values = torch.cat([weight, weight.new_full((1, ), fill_value)])
         loop_weight = values[torch.where(last < 0, row.numel(), last)]
-    if weight is None:
-        weight = torch.ones_like(row, dtype=dtype)
-    weight = torch.where(is_loop, 0.0, weight)
+    weight = ((~is_loop).to(dtype) if weight is None else
+              torch.where(is_loop, 0.0, weight))
     return Edges(torch.cat([row, nodes]), torch.cat([col, nodes]),
                  torch.cat([weight, loop_weight]))
 
@@ -216,7 +215,7 @@ def degrees(edges: Edges, num_nodes: int, dtype: torch.dtype) -> Tensor:
     weight = edges.weight
     if weight is None:
         weight = torch.ones_like(edges.row, dtype=dtype)
-    return scatter(weight, edges.row, dim_size=num_nodes, reduce='sum')
+    return scatter(weight, edges.row.long(), dim_size=num_nodes, reduce='sum')
 
 
 def mean_degrees(edges: Edges, received: Tensor) -> Tensor:
@@ -256,20 +255,26 @@ def to_csr(row: Tensor, col: Tensor, num_nodes: int,
     return rowptr, col[perm], [v if v is None else v[perm] for v in values]
 
 
-def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor) -> Tensor:
-    r"""A square :class:`torch.sparse` CSR matrix, indexed by 32-bit integers
-    where they suffice: half the memory to read in each product.
+def short(value: Tensor, copy: bool = False) -> Tensor:
+    r"""Node numbers as 32-bit integers where they suffice for all edges: half
+    the memory to keep, and to read in each product. What is no integer stays
+    what it is.
     """
-    index_dtype = torch.int32 if col.numel() < 2**31 else torch.int64
+    fits = value.dtype == torch.int64 and value.numel() < 2**31
+    return value.to(torch.int32 if fits else value.dtype, copy=copy)
+
+
+def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor) -> Tensor:
+    r"""A square CSR matrix of :class:`torch.sparse`, with short indices."""
+    col = short(col)
     size = (rowptr.numel() - 1, rowptr.numel() - 1)
-    return torch.sparse_csr_tensor(
-        rowptr.to(index_dtype), col.to(index_dtype), value, size,
-        check_invariants=False)
+    return torch.sparse_csr_tensor(rowptr.to(col.dtype), col, value, size,
+                                   check_invariants=False)
 
 
 def transpose(adj: Tensor) -> Tensor:
     r"""The transpose of a CSR matrix, in CSR."""
-    rowptr, col = adj.crow_indices().long(), adj.col_indices().long()
+    rowptr, col = adj.crow_indices(), adj.col_indices()
     row = torch.repeat_interleave(rowptr.diff(), output_size=col.numel())
     rowptr, col, (value, ) = to_csr(col, row, adj.size(0), adj.values())
     assert value is not None

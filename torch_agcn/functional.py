@@ -405,7 +405,8 @@ def matmul(edges: Edges, weight: Tensor, x: Tensor) -> Tensor:
     if (is_compiling() or weight.requires_grad
             or row.numel() * x.size(-1) < MANY_NUMBERS):
         message = weight.unsqueeze(-1) * x.index_select(-2, col)
-        return scatter(message, row, dim=-2, dim_size=num_nodes, reduce='sum')
+        return scatter(message, row.long(), dim=-2, dim_size=num_nodes,
+                       reduce='sum')
     rowptr, col, (value, ) = to_csr(row, col, num_nodes, weight)
     assert value is not None
     return spmm(csr_tensor(rowptr, col, value), x)
@@ -622,10 +623,12 @@ def energy_from_product(x: Tensor, px: Tensor, degree: Tensor,
     u = scale * x
     mean = mean_over_nodes(u, mean_degree, batch, size)
     centred = u - mean
+    weighted = weight * centred
     # A~ (U - mean), as A~ U = D~^1/2 P X and A~ 1 = D~ 1:
-    neighbors = degree * (scale * px - mean)
-    rough = (centred * (weight * centred - neighbors)).sum(-1)
-    spread = (weight * centred.square()).sum(-1)
+    difference = torch.addcmul(weighted, degree,
+                               torch.addcmul(mean, scale, px, value=-1))
+    rough = (centred * difference).sum(-1)
+    spread = (centred * weighted).sum(-1)
     whole = (weight * u.square()).sum(-1)
     energy, _ = quotient(*(sum_graphs(v, batch, size)
                            for v in (rough, spread, whole)))
@@ -745,7 +748,7 @@ def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
         return False
     is_dense = x.layout == torch.strided
     size = x.size(-1) if is_dense else x._nnz() // max(x.size(0), 1)
-    begin, end = 0, max(2**(16 if is_dense else 12) // max(size, 1), 1)
+    begin, end = 0, max(2**12 // max(size, 1), 1)
     energy = torch.zeros(x.shape[:-2], dtype=accumulation_dtype(x.dtype))
     while end < num_edges // 4:
         some = slice(begin, end)
