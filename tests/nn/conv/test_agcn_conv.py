@@ -3,6 +3,7 @@ import itertools
 import math
 import pickle
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -611,6 +612,102 @@ def test_the_cache_never_lies():
     check(x.double(), adj.double())
     conv.reset_parameters()
     assert conv._cache is None
+
+
+def test_layers_keep_one_graph():
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    convs = [AGCNConv(4, 4, cached=True, **kwargs) for kwargs in [
+        {}, dict(beta=0.1), dict(improved=True), dict(energy='relative')]]
+
+    def graphs(*args):
+        for conv in convs:
+            plain = AGCNConv(4, 4, conv.beta, conv.energy,
+                             improved=conv.improved).to(args[0].dtype)
+            plain.load_state_dict(conv.state_dict())
+            assert torch.allclose(conv(*args), plain(*args), atol=1e-5)
+        return [conv._cache.graph for conv in convs]
+
+    first, second, *others = graphs(x, edge_index)
+    assert first is second
+    assert all(graph is not first for graph in others)
+    # Each of them notices another graph, also where it changed in place:
+    for args in [(edge_index, weight), (edge_index.roll(1, dims=1), weight)]:
+        other, same, *_ = graphs(x, *args)
+        assert other is same and other is not first
+        first = other
+    edge_index[0, 0] = (edge_index[0, 0] + 1) % 12
+    other, same, *_ = graphs(x, edge_index, weight)
+    assert other is same and other is not first
+    for conv in convs:
+        conv.double()
+    assert graphs(x.double(), edge_index, weight)[0] is not other
+    # Nothing is kept for longer than the layers:
+    kept = weakref.ref(convs[0]._cache)
+    convs.clear()
+    assert kept() is None
+
+
+def test_copies_of_a_layer_share_its_graph():
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv = AGCNConv(4, 3, cached=True)
+    expected = conv(x, edge_index)
+    others = [copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))]
+    for other in others:
+        assert other._cache is None  # copies are small
+        assert torch.equal(other(x, edge_index), expected)
+        assert other._cache is conv._cache
+    for other in others:  # A new graph of one is not one of the others.
+        other(x, edge_index.roll(1, dims=1))
+        assert other._cache is not conv._cache
+        assert torch.equal(conv(x, edge_index), expected)
+
+
+def test_the_callers_graph_is_not_kept():
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv = AGCNConv(4, 3, cached=True)
+    expected = conv(x, edge_index)
+    same, gone = edge_index.clone(), weakref.ref(edge_index)
+    del edge_index
+    assert gone() is None
+    assert torch.equal(conv(x, same), expected)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_numbers_of_a_kept_graph_are_short(mode):
+    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
+    conv = AGCNConv(4, 3, cached=True, **mode)
+    conv(x, edge_index, weight)
+    graph, copies = conv._cache.graph, conv._cache.copies
+    assert {v.dtype for v in [copies[0], *graph.edges[:2]]} == {torch.int32}
+    assert copies[1].dtype == torch.float32
+    # Once for all:
+    assert {v.data_ptr() for v in [
+        graph.edges.col, graph.adj.col_indices(),
+        graph.energy_adj.col_indices()]} == {graph.edges.col.data_ptr()}
+    # A number that a short copy cannot tell from the one it had:
+    edge_index[0, 0] += 2**32
+    for layer in [conv, AGCNConv(4, 3, cached=True, **mode)]:
+        with pytest.raises(ValueError, match='12 nodes'):
+            layer(x, edge_index, weight)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_threads_share_a_layer(mode):
+    conv = AGCNConv(4, 3, cached=True, **mode)
+    plain = AGCNConv(4, 3, **mode)
+    plain.load_state_dict(conv.state_dict())
+    # Of the same size, so that they take each other's place:
+    inputs = [(torch.randn(12, 4),
+               torch.stack([torch.arange(12), torch.randperm(12)]))
+              for _ in range(4)]
+    expected = [plain(*args) for args in inputs]
+
+    def run(i):
+        return all(torch.allclose(conv(*inputs[i]), expected[i], atol=1e-5)
+                   for _ in range(50))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(4)))
 
 
 def test_cached_under_inference_mode_then_training():
