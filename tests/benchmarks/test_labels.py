@@ -158,7 +158,7 @@ def rows(gap=2.0, seeds=4, spread=0.1, datasets=RATES):
 
 
 def test_gaps():
-    cells = labels.gaps(rows(), 'agcn')
+    cells = labels.gaps(rows(), 'agcn', 'gcn')
     assert len(cells) == 9 * 5
     cell = cells.loc['Cora', 0.5, 'union']
     # +0.1 and -0.1 twice each: a deviation of 0.2 / sqrt(3), a standard error
@@ -166,28 +166,30 @@ def test_gaps():
     assert cell.gap == pytest.approx(4)
     assert cell['std'] == pytest.approx(0.2 / 3**0.5)
     assert cell.half == pytest.approx(3.182 * 0.1 / 3**0.5, rel=1e-3)
-    assert labels.gaps(rows(seeds=1), 'agcn').empty
+    assert labels.gaps(rows(seeds=1), 'agcn', 'gcn').empty
     only = rows()
-    assert labels.gaps(only[only.method == 'agcn'], 'agcn').empty
+    assert labels.gaps(only[only.method == 'agcn'], 'agcn', 'gcn').empty
 
 
 def test_only_the_last_settings_count():
     old = rows(gap=-5).assign(settings='{"old": 1}')
-    cells = labels.gaps(pd.concat([old, rows()]), 'agcn')
+    cells = labels.gaps(pd.concat([old, rows()]), 'agcn', 'gcn')
     assert cells.gap.min() == pytest.approx(2)
 
 
 def test_tables():
     out = list(labels.tables(rows()).values())
     accuracy, difference, added = (frame.to_dict('records') for frame in out)
-    assert len(accuracy) == len(added) == 36 and len(difference) == 18
+    assert len(accuracy) == len(added) == 36 and len(difference) == 27
     assert accuracy[3] == {
         'data': 'Cora', 'labelled': '0.5 %', 'method': 'AGCN, recommended',
         'labels': 13, 'runs': 4, 'none': '54.0 ± 0.1',
         'co-training': '56.0 ± 0.1', 'self-training': '58.0 ± 0.1',
         'union': '60.0 ± 0.1', 'intersection': '62.0 ± 0.1'}
     assert difference[0]['union'] == '+0.0 ± 0.0'
-    assert difference[1]['union'] == '+4.0 ± 0.2'
+    assert [line['beside'] for line in difference[:3]] == [
+        'GCN', 'GCN, tuned', 'GCN']
+    assert {line['union'] for line in difference[1:3]} == {'+4.0 ± 0.2'}
     assert added[0]['co-training'] == '102, 70.0 %'
 
 
@@ -207,7 +209,7 @@ def test_claims():
     assert {c.holds for c in part} == {'not shown'}
     assert '24 cells have less than two runs' in part[0].measured
     none = labels.claims(rows(seeds=1))
-    assert len(none) == 6 and {c.holds for c in none} == {'not shown'}
+    assert len(none) == 9 and {c.holds for c in none} == {'not shown'}
 
 
 def test_draw(tmp_path):
