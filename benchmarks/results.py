@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import torch_geometric
 
 import torch_agcn
+from torch_agcn.datasets._fetch import write_file
 
 ROOT = Path(__file__).parent
 RESULTS = ROOT / 'results'
@@ -65,34 +67,56 @@ class Table:
 
     def read(self) -> pd.DataFrame:
         r"""All rows."""
-        if not self.path.exists():
-            return pd.DataFrame(columns=self.columns)
         self._drop_partial_row()
+        if self._is_empty():
+            return pd.DataFrame(columns=self.columns)
         return pd.read_csv(self.path)
 
     def append(self, **row: Any) -> None:
-        r"""Adds a row."""
+        r"""Adds a row, or ends the program where none can be written."""
         row.update(provenance())
         if set(row) != set(self.columns):
             raise ValueError(f"'{self.path.name}' has the columns "
                              f'{self.columns}, but got {sorted(row)}')
+        try:
+            self._drop_partial_row()
+            self._write(row)
+        except OSError as error:
+            with suppress(OSError):
+                self._drop_partial_row()
+            raise SystemExit(
+                f"'{self.path}' cannot be written ({error.strerror}): make "
+                f'room, or see to it that you may write there. The same '
+                f'command then goes on from here.') from error
+
+    def _write(self, row: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._drop_partial_row()
-        new = not self.path.exists() or self.path.stat().st_size == 0
+        columns = self.columns
+        new = self._is_empty()
+        if not new:
+            with self.path.open(newline='') as file:
+                columns = next(csv.reader(file))
+            if set(columns) != set(self.columns):
+                raise ValueError(
+                    f"'{self.path}' is of another version: it has the "
+                    f'columns {columns}, and not {self.columns}. Move it '
+                    f'away')
         with self.path.open('a', newline='') as file:
-            writer = csv.DictWriter(file, self.columns)
+            writer = csv.DictWriter(file, columns)
             if new:
                 writer.writeheader()
             writer.writerow(row)
             file.flush()
             os.fsync(file.fileno())
 
+    def _is_empty(self) -> bool:
+        return not self.path.exists() or self.path.stat().st_size == 0
+
     def _drop_partial_row(self) -> None:
-        if not self.path.exists():
-            return
-        content = self.path.read_bytes()
-        if content and not content.endswith(b'\n'):
-            os.truncate(self.path, content.rfind(b'\n') + 1)
+        if not self._is_empty():
+            content = self.path.read_bytes()
+            if not content.endswith(b'\n'):
+                os.truncate(self.path, content.rfind(b'\n') + 1)
 
 
 def has_section(section: str) -> bool:
@@ -109,7 +133,7 @@ def write_readme(section: str, markdown: str) -> None:
                          f'lines {begin} and {end}')
     text = re.sub(f'{begin}.*?{end}', lambda _: f'{begin}\n{markdown}\n{end}',
                   text, flags=re.DOTALL)
-    README.write_text(text, encoding='utf-8')
+    write_file(README, text.encode())  # whole at any time
 
 
 def markdown_table(frame: pd.DataFrame) -> str:

@@ -25,6 +25,7 @@ from benchmarks.table import (
     settings_of,
 )
 from benchmarks.table import measure as measure_all
+from torch_agcn.datasets._fetch import write_file
 
 TABLE = Table(RESULTS / 'tune.csv',
               [c for c in COLUMNS if c != 'test_accuracy'])
@@ -68,10 +69,7 @@ def write_chosen(method: str, chosen: dict[str, dict[str, Any]]) -> None:
     file = read_settings(method)
     file['chosen'] = {**file.get('chosen', {}), **chosen}
     text = yaml.safe_dump(file, sort_keys=False, default_flow_style=None)
-    path = SETTINGS / f'{method}.yaml'
-    new = path.with_suffix('.new')  # the file is whole at any time
-    new.write_text(HEADER + text)
-    new.replace(path)
+    write_file(SETTINGS / f'{method}.yaml', (HEADER + text).encode())
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:

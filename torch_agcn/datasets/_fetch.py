@@ -36,7 +36,13 @@ except ImportError:  # Windows
 # Seconds after which a lock counts as left behind.
 PATIENCE = 600.
 
+# Seconds after which half a file counts as left behind: pip and npm may take
+# their time before they write anything.
+LEFT_BEHIND = 86400.
+
 FULL_DISK = {errno.ENOSPC, getattr(errno, 'EDQUOT', errno.ENOSPC)}
+NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
+            errno.EFBIG}
 
 # How pip and npm say in their logs what went wrong:
 ERROR_LOG = re.compile('ERROR|npm (ERR!|error)')
@@ -202,11 +208,20 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
         # On the same file system, as only there a move is a single step.
         with TemporaryDirectory(prefix='.part-', dir=path.parent) as directory:
             part = Path(directory, path.name)
             yield part
             os.replace(part, path)
+
+
+def _sweep(folder: Path) -> None:
+    r"""Removes what processes that were killed left behind."""
+    for part in folder.glob('.part-*'):
+        with suppress(OSError):  # another may be as quick
+            if time.time() - part.stat().st_mtime > LEFT_BEHIND:
+                shutil.rmtree(part)
 
 
 @contextmanager
@@ -217,7 +232,7 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL_DISK:
             raise _full_disk(path) from error
-        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        if error.errno in NO_PLACE:
             raise FetchError(f'{path} cannot be stored ({error}). Choose a '
                              f'directory that you may write to.') from error
         raise
