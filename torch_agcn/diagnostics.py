@@ -51,6 +51,13 @@ class Record(NamedTuple):
 
     The measures are those of :mod:`torch_agcn.functional`, and their means if
     there are many graphs in a batch.
+
+    Example:
+        >>> Record(0, 1, 'conv1', 'train', dirichlet_energy=4.0,
+        ...        relative_energy=0.5, mean_average_distance=0.2)._asdict()
+        {'epoch': 0, 'layer': 1, 'name': 'conv1', 'mode': 'train',
+         'dirichlet_energy': 4.0, 'relative_energy': 0.5,
+         'mean_average_distance': 0.2, 'gate': None, 'gates': ()}
     """
 
     #: The epoch, from zero on.

@@ -17,7 +17,14 @@ from torch_agcn.nn.conv import AGCNConv
 
 @register_config('agcn')  # type: ignore[untyped-decorator]
 def set_agcn_config(cfg: Any) -> None:
-    r"""The defaults: the paper's layer."""
+    r"""The defaults: the paper's layer.
+
+    Example:
+        >>> cfg = CN()
+        >>> set_agcn_config(cfg)
+        >>> cfg.agcn.beta, cfg.agcn.energy
+        (1.0, 'total')
+    """
     cfg.agcn = CN()
     cfg.agcn.beta = 1.0
     cfg.agcn.energy = 'total'
@@ -33,6 +40,13 @@ class AGCNConvLayer(torch.nn.Module):
 
     Args:
         layer_config (LayerConfig): GraphGym's description of the layer.
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> layer = AGCNConvLayer(LayerConfig(dim_in=3, dim_out=2))
+        >>> layer(Data(x=torch.eye(3), edge_index=torch.tensor(
+        ...     [[0, 1, 1, 2], [1, 0, 2, 1]]))).x.shape
+        torch.Size([3, 2])
     """
 
     def __init__(self, layer_config: LayerConfig, **kwargs: Any) -> None:

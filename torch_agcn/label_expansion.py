@@ -63,6 +63,12 @@ class Expansion(NamedTuple):
             were added, of type :obj:`torch.bool`.
         y (torch.Tensor): The guessed labels of the nodes that were added, and
             what was there before for all others.
+
+    Example:
+        >>> train_mask, y = Expansion(torch.tensor([True, True, False]),
+        ...                           torch.tensor([0, 1, 1]))
+        >>> y[train_mask]
+        tensor([0, 1])
     """
 
     train_mask: Tensor

@@ -139,6 +139,11 @@ class ImageGraph(InMemoryDataset):
             being saved to disk. (default: :obj:`None`)
         force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
+
+    Example:
+        >>> data = ImageGraph('data', 'Digits', k=8)[0]
+        >>> data.x.shape, int(data.train_mask.sum())
+        (torch.Size([1797, 64]), 539)
     """
 
     def __init__(
@@ -322,6 +327,11 @@ class EfficientNetLite0(nn.Module):
     Shapes:
         - **input:** images :math:`(B, 3, H, W)` with values in :math:`[0, 1]`
         - **output:** descriptors :math:`(B, 1280)`
+
+    Example:
+        >>> EfficientNetLite0().eval()(  # doctest: +SKIP
+        ...     torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 1280])
     """
 
     def __init__(self) -> None:

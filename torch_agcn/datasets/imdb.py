@@ -56,6 +56,10 @@ class IMDB(InMemoryDataset):
             saved. (default: :obj:`None`)
         force_reload (bool, optional): Whether to process the data again.
             (default: :obj:`False`)
+
+    Example:
+        >>> IMDB('data')[0]['movie'].num_nodes  # doctest: +SKIP
+        4661
     """
 
     def __init__(

@@ -110,6 +110,11 @@ class Planetoid(torch_geometric.datasets.Planetoid):
             being saved to disk. (default: :obj:`None`)
         force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
+
+    Example:
+        >>> data = Planetoid('data', 'Cora')[0]
+        >>> data.num_nodes, data.num_edges, data.num_features
+        (2708, 10556, 1433)
     """
 
     force_reload: bool

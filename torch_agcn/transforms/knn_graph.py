@@ -56,6 +56,13 @@ class KNNGraph(BaseTransform):
             (default: :obj:`1`)
         attr (str, optional): The node-level attribute to compare,
             :obj:`"pos"` or :obj:`"x"`. (default: :obj:`"pos"`)
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> data = Data(pos=torch.tensor([[0.0], [1.0], [3.0]]))
+        >>> KNNGraph(k=1, force_undirected=True)(data).edge_index
+        tensor([[0, 1, 1, 2],
+                [1, 0, 2, 1]])
     """
 
     def __init__(
@@ -151,6 +158,11 @@ def knn_graph(
             (default: :obj:`1`)
 
     :rtype: :class:`torch.Tensor`
+
+    Example:
+        >>> knn_graph(torch.tensor([[0.0], [1.0], [3.0]]), k=1)
+        tensor([[1, 0, 1],
+                [0, 1, 2]])
     """
     _check_arguments('knn_graph', k, flow)
     x, batch = _check_points(x, batch)
