@@ -297,9 +297,13 @@ def _trace(rows: pd.DataFrame) -> Claim:
     fits = {axis: fit for axis, fit in fits.items() if fit[0] == fit[0]}
     holds = 'not shown'
     if set(fits) == set(AXES):
-        # Of the edges, it would be independent:
+        # Of the edges, it would be independent, and not proportional to
+        # them; what is in between may be noise.
         slope, error = fits['edges']
-        holds = 'no' if slope > TOLERANCE + 2 * error else 'yes'
+        if slope > TOLERANCE + 2 * error:
+            holds = 'no'
+        elif slope < 1 - TOLERANCE - 2 * error:
+            holds = 'yes'
     text = ', '.join(f'{axis} {slope:.2f} ± {error:.2f}'
                      for axis, (slope, error) in fits.items())
     return Claim(
