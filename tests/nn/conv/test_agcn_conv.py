@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
@@ -1218,7 +1219,7 @@ def test_compile_without_graph_break(mode, dynamic):
 
 def test_compile_with_inductor():
     torch._dynamo.reset()
-    conv = AGCNConv(4, 3, **MODES[3], cached=True)
+    conv = AGCNConv(4, 3, **MODES[3])
     compiled = torch.compile(conv, fullgraph=True, dynamic=True)
     for num_nodes in [12, 17]:
         edge_index, _ = random_graph(num_nodes)
@@ -1227,9 +1228,57 @@ def test_compile_with_inductor():
                               atol=1e-5)
 
 
+@pytest.mark.parametrize('mode', [*MODES, DEEP[0], dict(learn_beta=True)])
+@pytest.mark.parametrize('directed', [False, True])
+def test_layers_in_compiled_networks_keep_graphs(mode, directed):
+    torch._dynamo.reset()
+    net = Sequential('x, edge_index, weight', [
+        (AGCNConv(4, 4, cached=True, **mode), 'x, edge_index, weight -> x'),
+        torch.nn.ELU(),
+        (AGCNConv(4, 3, cached=True, **mode), 'x, edge_index, weight -> x')])
+    plain = copy.deepcopy(net)
+    for conv in [plain[0], plain[2]]:
+        conv.cached = False
+    counter = CompileCounterWithBackend('aot_eager')
+    compiled = torch.compile(net, dynamic=True, backend=counter)
+
+    def check(num_nodes, *args):
+        x = torch.randn(num_nodes, 4)
+        results = []
+        for model, params in [(compiled, net), (plain, plain)]:
+            x = x.detach().requires_grad_()
+            out = model(x, *args)
+            results.append([out, *torch.autograd.grad(
+                out.square().sum(), [x, *params.parameters()])])
+        for value, expected in zip(*results):
+            assert torch.allclose(value, expected, rtol=1e-3, atol=1e-4)
+        assert net[0]._cache is net[2]._cache
+        return net[0]._cache
+
+    edge_index, weight = random_graph(directed=directed, weighted=True)
+    kept = check(12, edge_index, None)
+    assert check(12, edge_index, None) is kept  # not made again
+    assert check(12, edge_index, weight) is not kept
+    edge_index[0, 0] = (edge_index[0, 0] + 1) % 12  # in place
+    assert check(12, edge_index, None) is not kept
+    count = counter.frame_count
+    for num_nodes in [13, 17, 40]:
+        check(num_nodes, random_graph(num_nodes, directed=directed)[0], None)
+    assert counter.frame_count == count  # Another size is nothing new.
+
+
+def test_one_compiled_graph_and_a_kept_one_exclude_each_other():
+    torch._dynamo.reset()
+    conv = AGCNConv(4, 3, cached=True)
+    compiled = torch.compile(conv, fullgraph=True, backend='eager')
+    with pytest.raises(torch._dynamo.exc.Unsupported, match='uncompiled'):
+        compiled(torch.randn(12, 4), random_graph()[0])
+
+
 @pytest.mark.parametrize('mode', MODES + DEEP[-1:])
-def test_export(mode):
-    conv = AGCNConv(4, 3, **mode)
+@pytest.mark.parametrize('cached', [False, True])
+def test_export(mode, cached):
+    conv = AGCNConv(4, 3, cached=cached, **mode)
     x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
     nodes, edges = torch.export.Dim('nodes'), torch.export.Dim('edges')
     program = torch.export.export(

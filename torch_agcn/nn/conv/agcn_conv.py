@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -98,6 +99,17 @@ class Cache:
 # The graphs that layers keep, for other layers to find: the last one for any
 # settings, and only as long as there is a layer that keeps it.
 _KEPT: 'WeakValueDictionary[tuple[Any, ...], Cache]' = WeakValueDictionary()
+
+
+def _uncompiled(forward: Callable[..., Tensor], *args: Any) -> Tensor:
+    r"""Runs a layer that keeps its graph within a compiled network: to look
+    whether it is still the same is nothing to compile, and products with the
+    matrix that is kept are faster than anything that is made of the edges.
+    """
+    return forward(*args)
+
+
+uncompiled: Callable[..., Tensor] = torch.compiler.disable(_uncompiled)
 
 
 class AGCNConv(MessagePassing):
@@ -214,7 +226,10 @@ class AGCNConv(MessagePassing):
             :math:`\mathbf{P}` as a sparse matrix, which makes it several
             times faster on a graph that stays the same.
             Another graph is noticed, and takes the place of the one before.
-            (default: :obj:`False`)
+            Layers with the same settings share what they keep.
+            Under :meth:`torch.compile`, such a layer runs as it is, between
+            the parts that are compiled; for :obj:`fullgraph=True`, leave it
+            at :obj:`False`. (default: :obj:`False`)
         add_self_loops (bool, optional): If set to :obj:`False`, will not add
             self-loops to the input graph. By default, self-loops will be added
             in case :obj:`normalize` is set to :obj:`True`, and not added
@@ -478,6 +493,10 @@ class AGCNConv(MessagePassing):
                 that it receives; zero where its neighborhood is not known.
                 (default: :obj:`None`)
         """
+        if self.cached and torch.compiler.is_dynamo_compiling():
+            return uncompiled(self.forward, x, edge_index, edge_weight, batch,
+                              batch_size, degree, node_weight)
+
         x, graph, batch, size = self._prepare(
             x, edge_index, edge_weight, batch, batch_size, degree, node_weight,
             bound=True)
