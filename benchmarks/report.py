@@ -29,8 +29,8 @@ from benchmarks.results import (
 )
 
 EXPERIMENTS = ['table', 'boxplot', 'labels', 'significance', 'tsne',
-               'history', 'depth', 'ablation', 'beta', 'cost', 'hetero',
-               'tasks']
+               'history', 'depth', 'ablation', 'beta', 'cost', 'scale',
+               'compile', 'minibatch', 'distributed', 'hetero', 'tasks']
 MARKS = {'yes': '✓', 'no': '✗', 'not shown': '?'}
 NUMBER = re.compile(r'(\*\*)?[-+−]?\d|–$')  # how a cell of numbers begins
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
