@@ -254,14 +254,19 @@ def train(args: argparse.Namespace) -> None:
 
     if rank == 0:
         model.load_state_dict(state['best_model'])
-        hit = 100 * (logits_of(model, data).argmax(-1) == data.y).double()
         result = dict(
             epochs=epochs, restarts=restarts, val_losses=state['losses'],
-            val_accuracy=round(float(hit[data.val_mask].mean()), 3),
-            test_accuracy=round(float(hit[data.test_mask].mean()), 3))
+            **accuracies(model, data))
         (Path(args.folder) / 'result.json').write_text(json.dumps(result))
         print(f"test accuracy {result['test_accuracy']:.1f} %, after "
               f'{restarts} restarts', flush=True)
+
+
+def accuracies(model: torch.nn.Module, data: Data) -> dict[str, float]:
+    r"""Of validation and test, in percent."""
+    hit = 100 * (logits_of(model, data).argmax(-1) == data.y).double()
+    return {f'{key}_accuracy': round(float(hit[data[f'{key}_mask']].mean()), 3)
+            for key in ['val', 'test']}
 
 
 @torch.no_grad()

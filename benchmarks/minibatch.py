@@ -238,6 +238,21 @@ def make_optimizer(model: Any, lr: float,
         lr=lr)
 
 
+def all_gates(model: Any, data: Data, batches: list[Data],
+              weights: Weights) -> dict[str, list[list[float]]]:
+    r"""The gates by running energies, on the whole graph and on batches, and
+    then without these, by what each batch says. The model's running energies
+    are no longer used after this.
+    """
+    found = {'trained': [gates_of(model, data, lambda _: {})],
+             'running': [average_gates(model, batches, weights)]}
+    for conv in layers_of(model):
+        conv.momentum = None
+    for name, way in [('raw', no_weights), ('weighted', weights)]:
+        found[name] = [gates_of(model, batch, way) for batch in batches]
+    return found
+
+
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Trains a network and looks at its gates."""
     settings = json.loads(task.settings)
@@ -285,14 +300,9 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     found: dict[str, list[list[float]]] = {}
     if task.estimate == 'running':
-        found['trained'] = [gates_of(model, data, lambda _: {})]
         batches = [batch for _ in range(-(-looked_at // len(loader)))
                    for batch in loader][:looked_at]
-        found['running'] = [average_gates(model, batches, weights)]
-        for conv in layers_of(model):
-            conv.momentum = None
-        for name, way in [('raw', no_weights), ('weighted', weights)]:
-            found[name] = [gates_of(model, b, way) for b in batches]
+        found = all_gates(model, data, batches, weights)
     return {
         **task._asdict(),
         'nodes': round(sum(nodes) / len(nodes)),

@@ -6,7 +6,7 @@ import json
 import os.path as osp
 import pickle
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.data import Data, InMemoryDataset
-from torch_geometric.data.data import BaseData
+from torch_geometric.data import Data
 from tqdm import tqdm
 
+from torch_agcn.datasets._base import WholeFiles
 from torch_agcn.datasets._fetch import (
     FetchError,
     check,
@@ -88,7 +88,7 @@ BATCH_SIZE = 32
 PART_SIZE = 1000
 
 
-class ImageGraph(InMemoryDataset):
+class ImageGraph(WholeFiles):
     r"""Images as one graph, in which every image is a node that is connected
     to the images most similar to it.
 
@@ -245,14 +245,6 @@ class ImageGraph(InMemoryDataset):
 
     def __repr__(self) -> str:
         return f'{self.name}()'
-
-    @classmethod
-    def save(cls, data_list: Sequence[BaseData], path: str) -> None:
-        r"""Saves a list of data objects to the file path :obj:`path`, as a
-        whole or not at all.
-        """
-        with replacing(Path(path)) as part:
-            super().save(data_list, str(part))
 
     def _download(self) -> None:
         # Raw files are of no use to what is already processed.

