@@ -50,7 +50,7 @@ METHODS = {
 }
 STYLES = {**plots.STYLES,
           'APPNP': dict(color='#8c6bb1', marker='<', linestyle=':'),
-          'DeepAGCN': dict(color='#7f0000', marker='X', linestyle='-')}
+          'DeepAGCN': dict(color='#7f0000', marker='p', linestyle='-.')}
 DEPTHS = [2, 4, 6, 8, 16, 32, 64]
 DEEPEST_GAT = 16
 PATIENCE = 100

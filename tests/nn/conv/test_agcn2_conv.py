@@ -79,3 +79,13 @@ def test_bad_arguments():
         conv(torch.randn(6, 4), torch.randn(5, 4), EDGES)
     assert str(AGCN2Conv(4, 0.1, 0.5, 1)) == (
         'AGCN2Conv(4, alpha=0.1, strength=0.4055)')
+
+
+@pytest.mark.parametrize('cached', [False, True])
+def test_compile(cached):
+    conv = AGCN2Conv(4, 0.1, 0.5, 2, cached=cached)
+    x, x_0 = torch.randn(2, 6, 4)
+    compiled = torch.compile(conv, fullgraph=not cached, backend='eager')
+    assert torch.allclose(compiled(x, x_0, EDGES), conv(x, x_0, EDGES),
+                          atol=1e-6)
+    assert (conv._cache is not None) == cached

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import Adj, OptTensor
 
-from torch_agcn.nn.conv.agcn_conv import AGCNConv
+from torch_agcn.nn.conv.agcn_conv import AGCNConv, uncompiled
 
 
 class AGCN2Conv(AGCNConv):
@@ -113,6 +113,10 @@ class AGCN2Conv(AGCNConv):
             batch_size (int, optional): The number of graphs.
                 Automatically calculated if not given. (default: :obj:`None`)
         """
+        if self.cached and torch.compiler.is_dynamo_compiling():
+            return uncompiled(self.forward, x, x_0, edge_index, edge_weight,
+                              batch, batch_size)
+
         if x.shape != x_0.shape or x.layout != torch.strided:
             raise ValueError(f"'{self.__class__.__name__}' got 'x' of shape "
                              f"{list(x.shape)} and 'x_0' of shape "

@@ -1,6 +1,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -109,7 +110,11 @@ def _uncompiled(forward: Callable[..., Tensor], *args: Any) -> Tensor:
     return forward(*args)
 
 
-uncompiled: Callable[..., Tensor] = torch.compiler.disable(_uncompiled)
+_WHY = {'reason': 'layers with cached=True are not compiled; pass '
+        'cached=False for fullgraph=True'}
+if 'reason' not in signature(torch.compiler.disable).parameters:
+    _WHY = {}  # torch 2.6
+uncompiled: Callable[..., Tensor] = torch.compiler.disable(_uncompiled, **_WHY)
 
 
 class AGCNConv(MessagePassing):
@@ -1087,8 +1092,8 @@ def _is_same(cache: Cache, settings: tuple[Any, ...],
                      and new.shape == old.shape and version is not None
                      and version == _version(new))
         if (new.is_cpu or not unchanged) and not all(
-                bool((new[..., some] == copy[..., some]).all())
-                for some in blocks(new.size(-1), 64)):
+                torch.equal(new[..., some], copy[..., some].to(new.dtype))
+                for some in blocks(new.size(-1), 32)):
             return False
     return True
 
