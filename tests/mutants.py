@@ -1,0 +1,443 @@
+r"""Do the tests notice? python tests/mutants.py --sample 60
+
+Makes small changes to the mathematics, one at a time, and runs the tests that
+reach the changed line, quickest first, till one fails. What no test notices is
+printed: a test is missing, or the change changes nothing, for a reason that is
+then written into ``EQUIVALENT``.
+
+The tree itself is never touched: changes are made in a copy of it. Results go
+to a CSV file, and the same command goes on where it was stopped; functions
+that were changed since start anew.
+"""
+import argparse
+import ast
+import csv
+import hashlib
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FUNCTIONAL = 'torch_agcn/functional.py'
+CONV = 'torch_agcn/nn/conv/agcn_conv.py'
+TESTS = ['tests/test_functional.py', 'tests/nn/conv/test_agcn_conv.py',
+         'tests/test_minibatch.py', 'tests/nn/conv/test_agcn2_conv.py',
+         'tests/nn/models/test_agcn.py', 'tests/nn/models/test_deep_agcn.py',
+         'tests/test_fuzz.py']
+COLUMNS = ['file', 'function', 'digest', 'place', 'original', 'mutant', 'kind',
+           'line', 'outcome', 'test', 'seconds']
+# To compile takes longer than all other tests together; only survivors that
+# are tried again have to pass these too:
+LEFT_OUT = 'compile or export'
+SLOW = 5.0  # seconds of a test that is left out as well
+PATIENCE = 60  # seconds of processor time on top for those that do not end
+MEMORY = 2**33
+
+# Changes that no test can see, and why, by function, original and mutant:
+EQUIVALENT: dict[tuple[str, str, str], str] = {}
+
+
+class Mutant(NamedTuple):
+    r"""A change of one place in a file."""
+
+    file: str
+    function: str
+    digest: str  # of the function
+    place: str  # in it
+    original: str
+    mutant: str
+    kind: str
+    line: int
+    start: int  # bytes
+    end: int
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        return self.function, self.original, self.mutant
+
+
+# Changes #####################################################################
+
+OTHER: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div,
+    ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.And: ast.Or, ast.Or: ast.And,
+}
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    r"""All simple changes of one node, with their kind."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield 'constant', ast.Constant(not node.value)
+        elif isinstance(node.value, int):
+            yield 'constant', ast.Constant(node.value + 1)
+        elif isinstance(node.value, float):
+            yield 'constant', ast.Constant(2 * node.value or 1.0)
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        if type(node.op) in OTHER:
+            yield 'sign', _with(node, op=OTHER[type(node.op)]())
+        if isinstance(node, ast.BinOp):
+            yield 'dropped term', node.left
+            yield 'dropped term', node.right
+        else:
+            yield 'dropped term', ast.Pass()
+    elif isinstance(node, ast.Compare):
+        for i, op in enumerate(node.ops):
+            ops = [*node.ops[:i], OTHER[type(op)](), *node.ops[i + 1:]]
+            yield 'comparison', _with(node, ops=ops)
+    elif isinstance(node, ast.BoolOp):
+        yield 'comparison', _with(node, op=OTHER[type(node.op)]())
+        for i in range(len(node.values)):
+            rest = node.values[:i] + node.values[i + 1:]
+            yield 'dropped term', (rest[0] if len(rest) == 1 else
+                                   _with(node, values=rest))
+    elif isinstance(node, ast.UnaryOp) and isinstance(
+            node.op, ast.USub | ast.Not):
+        yield 'sign', node.operand
+
+
+def _with(node: Any, **values: Any) -> Any:
+    return type(node)(**{**dict(ast.iter_fields(node)), **values})
+
+
+def mutants(file: str, text: str) -> list[Mutant]:
+    r"""All mutants of a file, but for types, texts and errors."""
+    offsets = [0]
+    for line in text.encode().splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    found = []
+
+    def visit(node: ast.AST, function: str, digest: str,
+              first: int) -> None:
+        if isinstance(node, ast.Raise | ast.JoinedStr):
+            return
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            function = f'{function}.{node.name}'.strip('.')
+        if isinstance(node, ast.FunctionDef):
+            digest = hashlib.sha256(ast.dump(node).encode()).hexdigest()[:8]
+            first = node.lineno
+        for kind, new in changes(node):
+            code = ast.unparse(ast.fix_missing_locations(new))
+            start = offsets[node.lineno - 1] + node.col_offset
+            end = offsets[node.end_lineno - 1] + node.end_col_offset
+            found.append(Mutant(
+                file, function, digest,
+                f'{node.lineno - first}:{node.col_offset}',
+                ast.unparse(node),
+                code if isinstance(new, ast.stmt) else f'({code})', kind,
+                node.lineno, start, end))
+        for name, child in ast.iter_fields(node):
+            if name in ['annotation', 'returns', 'decorator_list']:
+                continue
+            for part in child if isinstance(child, list) else [child]:
+                if isinstance(part, ast.AST):
+                    visit(part, function, digest, first)
+
+    visit(ast.parse(text), '', '', 0)
+    return found
+
+
+def apply(mutant: Mutant, text: str) -> str:
+    r"""The file with the change."""
+    content = text.encode()
+    return (content[:mutant.start] + mutant.mutant.encode()
+            + content[mutant.end:]).decode()
+
+
+# Tests #######################################################################
+
+
+class Reach:
+    r"""Notes which lines of the files each test reaches, and its seconds."""
+
+    def __init__(self, folder: Path, files: list[str]) -> None:
+        self.paths = {str(folder / file): file for file in files}
+        self.found: dict[str, dict[str, Any]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Any:
+        lines: set[tuple[str, int]] = set()
+
+        def look(frame: Any, event: str, _: Any) -> Any:
+            file = self.paths.get(frame.f_code.co_filename)
+            if file is None:
+                return None
+            lines.add((file, frame.f_lineno))
+            return look
+
+        start = time.process_time()
+        sys.settrace(look)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            self.found[item.nodeid] = dict(
+                seconds=round(time.process_time() - start, 3),
+                lines=sorted(lines))
+
+
+class Choice:
+    r"""Runs tests in an order, if one is given, and keeps the name of one
+    that fails.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self.order = {name: i for i, name in enumerate(names)}
+        self.failed = ''
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        if self.order:
+            items[:] = sorted((i for i in items if i.nodeid in self.order),
+                              key=lambda item: self.order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed = self.failed or f'import of {report.nodeid}'
+
+
+def in_a_child(folder: Path, plugin: Any, tests: list[str], out: Path,
+               chosen: str = f'not ({LEFT_OUT})',
+               seconds: float = 3600) -> bool:
+    r"""Runs tests in a copy of the tree, in a process of its own: torch is
+    imported but once. Whether it came to an end in so many seconds.
+    """
+    out.unlink(missing_ok=True)
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status) in (0, 1, 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), -1))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, -1))
+    signal.alarm(10 * int(seconds))
+    os.chdir(folder)
+    with open(os.devnull, 'w') as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
+    code = pytest.main(['-x', '-p', 'no:cacheprovider', '-m',
+                        'not data and not extensions', '-k', chosen, *tests],
+                       plugins=[plugin])
+    import torch_agcn
+    assert Path(torch_agcn.__file__).is_relative_to(folder)
+    kept = plugin.found if isinstance(plugin, Reach) else plugin.failed
+    out.write_text(json.dumps(kept))
+    os._exit(int(code))
+
+
+def reaching(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
+    r"""The tests that reach a mutant's line; what runs at the import is
+    reached by all that reach its function, or else its file.
+    """
+    def those(wanted: Any) -> list[str]:
+        return [name for name, test in reach.items()
+                if test['seconds'] < SLOW and any(
+                    file == mutant.file and wanted(line)
+                    for file, line in test['lines'])]
+
+    def function_at(line: int) -> bool:
+        return functions.get(line) == mutant.function
+
+    functions = FUNCTIONS[mutant.file]
+    found = those(lambda line: line == mutant.line) or (
+        those(function_at) if mutant.function else those(lambda line: True))
+    return sorted(found, key=lambda name: reach[name]['seconds'])
+
+
+def reach_of(folder: Path, texts: dict[str, str], out: Path,
+             path: Path) -> dict[str, Any]:
+    r"""Runs all tests as they are, but for those of files of which that is
+    known, and returns what each reaches.
+    """
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    found = {}
+    for file in TESTS:
+        content = [(folder / file).read_text(), *texts.values()]
+        digest = hashlib.sha256(''.join(content).encode()).hexdigest()
+        if kept.get(file, {}).get('digest') != digest:
+            print(f'{file} as it is', file=sys.stderr, flush=True)
+            if not in_a_child(folder, Reach(folder, list(texts)), [file],
+                              out):
+                raise SystemExit(f'{file} does not come to an end.')
+            kept[file] = dict(digest=digest, tests=json.loads(
+                out.read_text()))
+            path.write_text(json.dumps(kept))
+        found.update(kept[file]['tests'])
+    return found
+
+
+FUNCTIONS: dict[str, dict[int, str]] = {}
+
+
+def functions_of(text: str) -> dict[int, str]:
+    r"""The name of the innermost function or class at each line."""
+    out: dict[int, str] = {}
+
+    def visit(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = name
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = f'{name}.{child.name}'.strip('.')
+                out.update(dict.fromkeys(
+                    range(child.lineno, child.end_lineno + 1), inner))
+            visit(child, inner)
+
+    visit(ast.parse(text), '')
+    return out
+
+
+# The run #####################################################################
+
+
+def interval(killed: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    r"""Wilson's 95 % interval of a share."""
+    p = killed / total
+    middle = (p + z**2 / (2 * total)) / (1 + z**2 / total)
+    half = z / (1 + z**2 / total) * math.sqrt(
+        p * (1 - p) / total + z**2 / (4 * total**2))
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline='') as file:
+        return list(csv.DictReader(file))
+
+
+def key(row: Mutant | dict[str, str]) -> tuple[str, ...]:
+    r"""What is the same for the same change of the same function."""
+    values = row._asdict() if isinstance(row, Mutant) else row
+    return tuple(values[name] for name in COLUMNS[:6])
+
+
+def show(rows: list[dict[str, str]], totals: dict[str, int]) -> None:
+    r"""A table, and what survived."""
+    print(f'{"file":34} {"all":>5} {"run":>5} {"killed":>7} {"equivalent":>11}'
+          f' {"survived":>9}  share killed of those that can be')
+    for file, total in totals.items():
+        part = [row['outcome'] for row in rows if row['file'] == file]
+        same, lives = part.count('equivalent'), part.count('survived')
+        killed = len(part) - same - lives
+        if killed + lives:
+            low, high = interval(killed, killed + lives)
+            print(f'{file:34} {total:5} {len(part):5} {killed:7} {same:11} '
+                  f'{lives:9}  {killed / (killed + lives):.1%} '
+                  f'({low:.1%} to {high:.1%})')
+    for row in rows:
+        if row['outcome'] == 'survived':
+            print(f'{row["file"]}:{row["line"]} {row["function"]}: '
+                  f'{row["original"]}  ->  {row["mutant"]}')
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--files', nargs='+', default=[FUNCTIONAL, CONV])
+    parser.add_argument('--sample', type=int, help='mutants of each file '
+                        '(default: all)')
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--out', type=Path, default=ROOT / 'tests' /
+                        'mutants.csv')
+    parser.add_argument('--again', action='store_true',
+                        help='try survivors once more, with all tests')
+    args = parser.parse_args(argv)
+    texts = {file: (ROOT / file).read_text() for file in args.files}
+    todo, totals, known = [], {}, set()
+    for file, text in texts.items():
+        found = mutants(file, text)
+        FUNCTIONS[file] = functions_of(text)
+        totals[file] = len(found)
+        known.update(map(key, found))
+        random.Random(args.seed).shuffle(found)
+        todo += found[:args.sample]
+    rows = [row for row in read(args.out) if key(row) in known
+            and not (args.again and row['outcome'] == 'survived')]
+    done = {key(row) for row in rows}
+    todo = [mutant for mutant in dict.fromkeys(todo)
+            if key(mutant) not in done]
+
+    with tempfile.TemporaryDirectory() as name:
+        if todo:
+            run(Path(name).resolve(), todo, texts, rows, args.out,
+                args.again)
+    show(rows, totals)
+    return int(any(row['outcome'] == 'survived' for row in rows))
+
+
+def run(folder: Path, todo: list[Mutant], texts: dict[str, str],
+        rows: list[dict[str, Any]], path: Path, again: bool) -> None:
+    r"""Runs mutants in a copy of the tree and adds their rows."""
+    import torch
+    import torch_geometric.nn  # noqa: F401
+    torch.set_num_threads(1)
+    out = folder / 'out.json'
+    for name in ['torch_agcn', 'tests', 'benchmarks']:
+        shutil.copytree(ROOT / name, folder / name,
+                        ignore=shutil.ignore_patterns('__pycache__'))
+    for name in ['pyproject.toml', 'README.md']:
+        shutil.copy(ROOT / name, folder / name)
+    reach = reach_of(folder, texts, out, path.with_suffix('.json'))
+
+    for i, mutant in enumerate(todo):
+        row = {name: value for name, value in mutant._asdict().items()
+               if name in COLUMNS}
+        tests = reaching(mutant, reach)
+        start = time.monotonic()
+        target = folder / mutant.file
+        target.write_text(apply(mutant, texts[mutant.file]))
+        if mutant.name in EQUIVALENT:
+            row.update(outcome='equivalent', test=EQUIVALENT[mutant.name])
+        elif not tests:
+            row.update(outcome='survived', test='no test gets there')
+        else:
+            files = list(dict.fromkeys(t.split('::')[0] for t in tests))
+            seconds = sum(reach[t]['seconds'] for t in tests)
+            ended = in_a_child(folder, Choice(tests), files, out,
+                               seconds=2 * seconds + PATIENCE)
+            failed = json.loads(out.read_text()) if out.exists() else ''
+            if again and ended and not failed:
+                ended = in_a_child(folder, Choice([]), TESTS, out, LEFT_OUT)
+                failed = json.loads(out.read_text()) if out.exists() else ''
+            row.update(outcome='killed' if failed else
+                       'survived' if ended else 'timeout', test=failed)
+        target.write_text(texts[mutant.file])
+        row['seconds'] = round(time.monotonic() - start, 1)
+        rows.append(row)
+        write(rows, path)
+        print(f'{i + 1}/{len(todo)} {row["outcome"]} in {row["seconds"]} s: '
+              f'{mutant.function}: {mutant.original} -> {mutant.mutant}',
+              file=sys.stderr, flush=True)
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    new = path.with_suffix('.new')
+    with new.open('w', newline='') as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(rows)
+    new.replace(path)
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

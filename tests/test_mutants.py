@@ -1,0 +1,93 @@
+r"""The mutants of ``mutants.py`` are those that it says."""
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.platform == 'win32':
+    pytest.skip('no fork', allow_module_level=True)
+path = Path(__file__).with_name('mutants.py')
+spec = importlib.util.spec_from_file_location('mutants', path)
+mutants = importlib.util.module_from_spec(spec)
+sys.modules['mutants'] = mutants
+spec.loader.exec_module(mutants)
+
+SOURCE = '''\
+def gate(s: 'Tensor | None', beta=1.0):
+    r"""1 - 2"""
+    if s < 0 or beta is None:
+        raise ValueError(f'{s + 1}')
+    s *= 2
+    return 1 - f(-beta * s)  # é
+'''
+
+
+def test_all_mutants_of_a_function():
+    found = mutants.mutants('a.py', SOURCE)
+    assert {(m.kind, m.original, m.mutant) for m in found} == {
+        ('constant', '1.0', '(2.0)'),
+        ('comparison', 's < 0 or beta is None', '(s < 0 and beta is None)'),
+        ('dropped term', 's < 0 or beta is None', '(beta is None)'),
+        ('dropped term', 's < 0 or beta is None', '(s < 0)'),
+        ('comparison', 's < 0', '(s <= 0)'),
+        ('constant', '0', '(1)'),
+        ('comparison', 'beta is None', '(beta is not None)'),
+        ('sign', 's *= 2', 's /= 2'),
+        ('dropped term', 's *= 2', 'pass'),
+        ('constant', '2', '(3)'),
+        ('sign', '1 - f(-beta * s)', '(1 + f(-beta * s))'),
+        ('dropped term', '1 - f(-beta * s)', '(1)'),
+        ('dropped term', '1 - f(-beta * s)', '(f(-beta * s))'),
+        ('constant', '1', '(2)'),
+        ('sign', '-beta * s', '(-beta / s)'),
+        ('dropped term', '-beta * s', '(-beta)'),
+        ('dropped term', '-beta * s', '(s)'),
+        ('sign', '-beta', '(beta)'),
+    }
+    assert all(m.function == 'gate' for m in found)
+    assert len({mutants.key(m) for m in found}) == len(found) == 18
+    for m in found:  # one place, and nothing else
+        lines = mutants.apply(m, SOURCE).splitlines()
+        different = [i + 1 for i, (a, b) in enumerate(
+            zip(lines, SOURCE.splitlines())) if a != b]
+        assert different == [m.line]
+    minus = next(m for m in found if m.original == '-beta')
+    assert '1 - f((beta) * s)  # é' in mutants.apply(minus, SOURCE)
+    # Only what stands in the function decides whether it is the same:
+    moved = mutants.mutants('a.py', '# more\n' + SOURCE)
+    assert [*map(mutants.key, moved)] == [*map(mutants.key, found)]
+
+
+def test_tests_that_reach_a_mutant():
+    found = mutants.mutants('a.py', SOURCE)
+    mutants.FUNCTIONS['a.py'] = mutants.functions_of(SOURCE)
+    assert set(mutants.FUNCTIONS['a.py'].values()) == {'gate'}
+    reach = {'slow': dict(seconds=9.0, lines=[('a.py', 6)]),
+             'late': dict(seconds=2.0, lines=[('a.py', 3), ('a.py', 6)]),
+             'soon': dict(seconds=1.0, lines=[('a.py', 6), ('b.py', 3)]),
+             'none': dict(seconds=0.1, lines=[('b.py', 6)])}
+
+    def tests_of(original):
+        mutant = next(m for m in found if m.original == original)
+        return mutants.reaching(mutant, reach)
+
+    assert tests_of('-beta') == ['soon', 'late']
+    assert tests_of('s < 0') == ['late']
+    assert tests_of('1.0') == ['soon', 'late']  # a default: the function's
+
+
+def test_interval_by_hand():
+    # Wilson's, for 9 of 10 (Newcombe, 1998, has this formula):
+    low, high = mutants.interval(9, 10)
+    assert (round(low, 4), round(high, 4)) == (0.5958, 0.9821)
+    assert mutants.interval(10, 10)[1] == 1
+
+
+def test_equivalent_ones_exist():
+    # A reason for a change that can no longer be made is out of date.
+    names = set()
+    for file in [mutants.FUNCTIONAL, mutants.CONV]:
+        text = (mutants.ROOT / file).read_text()
+        names |= {m.name for m in mutants.mutants(file, text)}
+    assert set(mutants.EQUIVALENT) <= names
