@@ -35,7 +35,7 @@ CONV = 'torch_agcn/nn/conv/agcn_conv.py'
 TESTS = ['tests/test_functional.py', 'tests/nn/conv/test_agcn_conv.py',
          'tests/test_minibatch.py', 'tests/nn/conv/test_agcn2_conv.py',
          'tests/nn/models/test_agcn.py', 'tests/nn/models/test_deep_agcn.py',
-         'tests/test_fuzz.py']
+         'tests/test_corners.py', 'tests/test_fuzz.py']
 COLUMNS = ['file', 'function', 'digest', 'place', 'original', 'mutant', 'kind',
            'line', 'outcome', 'test', 'seconds']
 # To compile takes longer than all other tests together; only survivors that

@@ -1,0 +1,92 @@
+r"""Corners that mutants showed to be out of sight of all other tests (see
+``mutants.py``).
+"""
+import pytest
+import torch
+from torch_geometric.utils import to_undirected
+
+from torch_agcn import AGCNConv
+from torch_agcn.functional import (
+    dirichlet_energy,
+    mean_average_distance,
+    relative_energy,
+    symmetric_step,
+)
+
+MEASURES = [dirichlet_energy, relative_energy, mean_average_distance]
+NO_EDGES = torch.empty(2, 0, dtype=torch.long)
+
+
+@pytest.mark.parametrize('measure', [
+    dirichlet_energy, mean_average_distance,
+    pytest.param(relative_energy, marks=pytest.mark.xfail(
+        raises=ValueError, strict=True,
+        reason="'largest' has no dimensions for no nodes"))])
+def test_batches_of_nothing(measure):
+    x, batch = torch.empty(0, 4), torch.empty(0, dtype=torch.long)
+    assert measure(x, NO_EDGES, batch=batch).shape == (0, )
+    assert measure(x, NO_EDGES, batch=batch, batch_size=3).tolist() == [0] * 3
+    # More graphs than there are nodes of:
+    x, batch = torch.rand(2, 4), torch.tensor([0, 1])
+    assert measure(x, NO_EDGES, batch=batch, batch_size=3).tolist() == [0] * 3
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_a_batch_vector_that_is_none(measure):
+    with pytest.raises(ValueError, match='the number of its graph'):
+        measure(torch.rand(3, 4), NO_EDGES, batch=torch.zeros(3, 1).long())
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_many_features_of_a_batch(measure):
+    # Leading dimensions and a batch vector at once.
+    x = 10 * torch.randn(3, 6, 4)
+    edge_index = torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]])
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    out = measure(x, edge_index, batch=batch)
+    assert out.shape == (3, 2)
+    for values, expected in zip(x, out):
+        assert torch.allclose(measure(values, edge_index, batch=batch),
+                              expected)
+        for graph in range(2):
+            nodes = batch == graph
+            inside = nodes[edge_index[0]]
+            assert torch.allclose(expected[graph], measure(
+                values[nodes], edge_index[:, inside] - 3 * graph))
+
+
+def hub(num_leaves):
+    r"""A star, its loops included, and the square roots of its degrees."""
+    leaf = torch.arange(1, num_leaves + 1)
+    edge_index = to_undirected(torch.stack([torch.zeros_like(leaf), leaf]))
+    degree = torch.full((num_leaves + 1, ), 2.0)
+    degree[0] = num_leaves + 1
+    A = torch.eye(num_leaves + 1)
+    A[edge_index[0], edge_index[1]] = 1
+    return A / (degree[:, None] * degree[None, :]).sqrt(), degree
+
+
+@pytest.mark.parametrize('noise, smooth', [(1e-3, False), (1e-6, True)])
+def test_what_counts_as_smooth(noise, smooth):
+    # Near the direction that propagation keeps, on nodes of very different
+    # degrees: more than 256 times the rounding is no rounding.
+    P, degree = hub(50)
+    x = degree.sqrt()[:, None] + noise * torch.randn(51, 3)
+    out, gate = symmetric_step(x, P @ x, degree, beta=1.0, residual=True)
+    U = x.double() / degree.double().sqrt()[:, None]
+    U = U - (degree[:, None] * U).sum(0) / degree.sum()
+    H = degree.double().sqrt()[:, None] * U
+    s = (H * (H - P.double() @ H)).sum() / (H * H).sum()
+    expected = 0.0 if smooth else float(1 - torch.exp(-s**2))
+    assert float(gate) == pytest.approx(expected, rel=0.02)
+    assert torch.allclose(out, x + gate * (P @ x - x), atol=1e-6)
+
+
+def test_no_batch_is_of_both_sides():
+    conv = AGCNConv((4, 4), 2)
+    x = torch.empty(0, 4), torch.empty(0, 4)
+    for batch in [torch.empty(0, dtype=torch.long), (None, torch.empty(0)),
+                  [torch.empty(0).long()] * 3]:
+        with pytest.raises(ValueError, match='both sides'):
+            conv(x, NO_EDGES, batch=batch)
+    assert conv(x, NO_EDGES, batch=(None, None)).shape == (0, 2)
