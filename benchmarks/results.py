@@ -26,11 +26,14 @@ README = ROOT.parent / 'README.md'
 @cache
 def provenance() -> dict[str, str]:
     r"""What a result depends on beside its settings."""
-    git = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT,
-                         capture_output=True, text=True, check=False)
+    commit = ''
+    with suppress(FileNotFoundError):  # an archive, on a machine without git
+        commit = subprocess.run(
+            ['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT,
+            capture_output=True, text=True, check=False).stdout.strip()
     return {
         'date': date.today().isoformat(),
-        'commit': git.stdout.strip() or 'unknown',
+        'commit': commit or 'unknown',
         'versions': ' '.join([
             f'torch_agcn={torch_agcn.__version__}',
             f'torch={torch.__version__}',

@@ -3,6 +3,7 @@ r"""Corners that mutants showed to be out of sight of all other tests (see
 """
 import pytest
 import torch
+from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.utils import to_undirected
 
 from torch_agcn import AGCNConv
@@ -90,3 +91,53 @@ def test_no_batch_is_of_both_sides():
         with pytest.raises(ValueError, match='both sides'):
             conv(x, NO_EDGES, batch=batch)
     assert conv(x, NO_EDGES, batch=(None, None)).shape == (0, 2)
+
+
+TRIANGLE = torch.tensor([[0, 1, 1, 2, 2, 0, 3, 0],
+                         [1, 0, 2, 1, 0, 2, 0, 3]])
+
+
+def test_nodes_in_the_first_dimension():
+    x = torch.randn(4, 5)
+    conv = AGCNConv(5, 2, node_dim=0)
+    other = AGCNConv(5, 2)
+    other.load_state_dict(conv.state_dict())
+    assert torch.equal(conv(x, TRIANGLE), other(x, TRIANGLE))
+    assert other(x.expand(3, 4, 5), TRIANGLE).shape == (3, 4, 2)
+    with pytest.raises(ValueError, match='x'):
+        conv(x.expand(3, 4, 5), TRIANGLE)
+
+
+@pytest.mark.parametrize('energy', ['total', 'relative'])
+def test_explained_whatever_saves_time_or_memory(energy):
+    # The cache and recomputing change no explanation.
+    settings = dict(beta=0.1, energy=energy, residual=True, num_hops=4,
+                    alpha=0.1)
+    x, masks = torch.randn(4, 5), []
+    for more in [{}, dict(cached=True), dict(recompute=True)]:
+        torch.manual_seed(0)
+        conv = AGCNConv(5, 3, **settings, **more)
+        expected = conv(x, TRIANGLE)
+        explainer = Explainer(
+            conv, GNNExplainer(epochs=20, lr=0.1), explanation_type='model',
+            edge_mask_type='object', node_mask_type='attributes',
+            model_config=dict(mode='multiclass_classification',
+                              task_level='node', return_type='raw'))
+        torch.manual_seed(1)
+        masks.append(explainer(x, TRIANGLE, index=0).edge_mask)
+        assert torch.equal(conv(x, TRIANGLE), expected)
+    assert masks[0].std() > 0.01
+    for mask in masks[1:]:
+        assert torch.allclose(mask, masks[0], atol=1e-4)
+
+
+def test_the_gate_without_a_mask():
+    # A layer that is being explained, by other means than an edge mask.
+    x, conv = torch.randn(4, 5), AGCNConv(5, 3, beta=0.01)
+    expected = conv.gate(x, TRIANGLE)
+    conv.explain = True
+    assert torch.equal(conv.gate(x, TRIANGLE), expected)
+    # What is left of a mask does not count when nothing is explained:
+    conv.explain, conv._edge_mask = False, torch.zeros(8)
+    conv._apply_sigmoid = False
+    assert torch.equal(conv.gate(x, TRIANGLE), expected)

@@ -230,6 +230,16 @@ def test_the_readme_is_whole_at_any_time(tmp_path, monkeypatch):
         results.write_readme('b', '')
 
 
+def test_without_git(tmp_path, monkeypatch):
+    provenance = results.provenance.__wrapped__
+    with monkeypatch.context() as patch:  # an unpacked archive
+        patch.setattr(results, 'ROOT', tmp_path)
+        assert provenance()['commit'] == 'unknown'
+    monkeypatch.setenv('PATH', str(tmp_path))
+    assert provenance()['commit'] == 'unknown'
+    assert 'torch_agcn=' in provenance()['versions']
+
+
 def test_time_left():
     rows = pd.DataFrame({'method': ['a', 'a', 'b'], 'dataset': ['d'] * 3,
                          'seconds': [100.0, 140.0, 3600.0]})
