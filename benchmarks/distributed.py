@@ -187,6 +187,31 @@ def work(args: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
+def resume(path: Path, run: list[Any], model: torch.nn.Module,
+           optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    r"""Goes back to the last epoch that was saved, if there is one."""
+    state = restore(path) or dict(epoch=0, best=float('inf'), losses=[],
+                                  run=run)
+    if state['run'] != run:
+        raise ValueError(f"'{path}' is of another run ({state['run']}); pass "
+                         f"another '--folder', or remove it")
+    if 'model' in state:
+        model.load_state_dict(state['model'])
+        optimizer.load_state_dict(state['optimizer'])
+    return state
+
+
+def note(state: dict[str, Any], epoch: int, loss: float,
+         model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    r"""Adds what came of an epoch, and the best network so far."""
+    state['losses'].append(loss)
+    state.update(epoch=epoch, model=model.state_dict(),
+                 optimizer=optimizer.state_dict())
+    if loss < state['best']:
+        state.update(best=loss, best_model={
+            key: value.clone() for key, value in model.state_dict().items()})
+
+
 def train(args: argparse.Namespace) -> None:
     r"""Trains, and writes what came of it."""
     settings = json.loads(args.settings)
@@ -209,15 +234,8 @@ def train(args: argparse.Namespace) -> None:
     model.to(device)
     optimizer = minibatch.make_optimizer(model, lr, weight_decay)
     path = Path(args.folder) / 'checkpoint.pt'
-    run = [args.dataset, args.seed, args.settings]
-    state = restore(path) or dict(epoch=0, best=float('inf'), losses=[],
-                                  run=run)
-    if state['run'] != run:
-        raise ValueError(f"'{path}' is of another run ({state['run']}); pass "
-                         f"another '--folder', or remove it")
-    if 'model' in state:
-        model.load_state_dict(state['model'])
-        optimizer.load_state_dict(state['optimizer'])
+    state = resume(path, [args.dataset, args.seed, args.settings], model,
+                   optimizer)
     parallel = DistributedDataParallel(model)
     data = data.to(device)
 
@@ -241,13 +259,7 @@ def train(args: argparse.Namespace) -> None:
             continue
         loss = float(F.cross_entropy(logits_of(model, data)[data.val_mask],
                                      data.y[data.val_mask]))
-        state['losses'].append(loss)
-        state.update(epoch=epoch + 1, model=model.state_dict(),
-                     optimizer=optimizer.state_dict())
-        if loss < state['best']:
-            state.update(best=loss, best_model={
-                key: value.clone()
-                for key, value in model.state_dict().items()})
+        note(state, epoch + 1, loss, model, optimizer)
         save(state, path)
         print(f'epoch {epoch + 1} of {epochs}: validation loss {loss:.4f}',
               flush=True)

@@ -253,6 +253,19 @@ def all_gates(model: Any, data: Data, batches: list[Data],
     return found
 
 
+def batches_of(task: Task, data: Data,
+               sizes: dict[str, Any]) -> tuple[Any, Weights]:
+    r"""What training goes through in an epoch, and the weights of a batch."""
+    if task.sampling == 'full':
+        return [data], lambda batch: {}
+    part = data.clone()
+    part.x = data.x.to_dense()
+    part.generate_ids()
+    loader = make_loader(task.sampling, part, **sizes)
+    return loader, (no_weights if task.estimate == 'raw'
+                    else ImportanceWeights(loader))
+
+
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Trains a network and looks at its gates."""
     settings = json.loads(task.settings)
@@ -270,15 +283,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
         settings['momentum'] = momentum
     model = make_model(data, **settings)
     optimizer = make_optimizer(model, lr, weight_decay)
-    loader: Any = [data]
-    weights: Weights = lambda batch: {}  # noqa: E731
-    if task.sampling != 'full':
-        part = data.clone()
-        part.x = data.x.to_dense()
-        part.generate_ids()
-        loader = make_loader(task.sampling, part, **sizes)
-        weights = (no_weights if task.estimate == 'raw'
-                   else ImportanceWeights(loader))
+    loader, weights = batches_of(task, data, sizes)
     nodes: list[int] = []
 
     def train() -> None:
