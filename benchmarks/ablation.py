@@ -1,8 +1,6 @@
 r"""What each part of DeepAGCN is worth, switched off one at a time.
 
-Deep networks have one step per layer, shallow ones several, so that *one step
-per layer* is a part of the shallow ones alone. All runs share settings, seeds
-and schedule, those of the experiment ``depth``.
+All runs share settings, seeds and schedule, those of the experiment ``depth``.
 """
 import json
 import sys
@@ -27,7 +25,6 @@ PARTS: dict[str, dict[str, Any]] = {
     'no identity mapping': {'theta': None},
     'one step per layer': {'num_hops': 1},
 }
-ONE_STEP_FROM = 16  # layers
 DEPTHS = [2, 16, 64]
 CAPTIONS = {f'ablation_{name.lower()}': f'{name}: mean test accuracy with its '
             f'standard error, with all parts and with one switched.'
@@ -146,6 +143,5 @@ def main(argv: list[str]) -> None:
     tasks = [Task(METHOD, dataset, splits_of(dataset)[0], layers, part, seed,
                   settings_of(dataset, layers, part, args.quick))
              for seed in range(args.runs) for dataset in args.datasets
-             for layers in args.depths for part in PARTS
-             if layers < ONE_STEP_FROM or 'num_hops' not in PARTS[part]]
+             for layers in args.depths for part in PARTS]
     runner.conclude(sys.modules[__name__], tasks, args)

@@ -30,7 +30,7 @@ class DeepAGCN(Module):
         num_hops (int, optional): The number of propagation steps in each
             layer, with the first features mixed in after each. By default,
             as many as make 16 in all, so that shallow networks see as far as
-            deep ones, and one at least. (default: :obj:`None`)
+            deep ones, and two at least. (default: :obj:`None`)
         **kwargs (optional): Additional arguments of
             :class:`~torch_agcn.nn.conv.AGCN2Conv`, *e.g.*, :obj:`beta` or
             :obj:`cached`.
@@ -64,7 +64,7 @@ class DeepAGCN(Module):
         self.out_channels = out_channels
         self.dropout = dropout
         if num_hops is None:
-            num_hops = math.ceil(16 / num_layers)
+            num_hops = max(math.ceil(16 / num_layers), 2)
         self.lin_in = Linear(in_channels, hidden_channels)
         self.convs = ModuleList([
             AGCN2Conv(hidden_channels, alpha, theta,
