@@ -76,8 +76,10 @@ class Table:
         return pd.read_csv(self.path)
 
     def append(self, **row: Any) -> None:
-        r"""Adds a row, or ends the program where none can be written."""
-        row.update(provenance())
+        r"""Adds a row, or ends the program where none can be written. It is
+        from here and now unless it says otherwise.
+        """
+        row = {**provenance(), **row}
         if set(row) != set(self.columns):
             raise ValueError(f"'{self.path.name}' has the columns "
                              f'{self.columns}, but got {sorted(row)}')

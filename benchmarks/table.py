@@ -56,6 +56,7 @@ METHODS = {
     'agcn_paper': "AGCN, the paper's formula",
     'agcn_literal': 'AGCN, one propagation',
     'agcn': 'AGCN, recommended',
+    'agcn_free': 'AGCN, recommended, beta not searched',
 }
 # An epoch of AGCN as a share of one of PyG's GCN on dense features, at most:
 EPOCH_BOUNDS = {'Cora': 0.12, 'CiteSeer': 0.08, 'PubMed': 0.5}
@@ -82,8 +83,13 @@ def read_settings(method: str) -> dict[str, Any]:
 
 def run_of(method: str) -> Callable[..., Run]:
     r"""The function that runs a method."""
-    name = read_settings(method).get('module', method)
-    return importlib.import_module(f'benchmarks.baselines.{name}').run
+    return importlib.import_module(
+        f'benchmarks.baselines.{module_of(method)}').run
+
+
+def module_of(method: str) -> str:
+    r"""The name of the module that a method, and maybe others, is run by."""
+    return read_settings(method).get('module', method)
 
 
 def settings_of(method: str, dataset: str, **chosen: Any) -> str:
@@ -106,6 +112,20 @@ def settings_of(method: str, dataset: str, **chosen: Any) -> str:
 
 
 # Runs ########################################################################
+
+
+def adopt(tasks: list[Task], table: Table) -> None:
+    r"""Copies the rows of runs that were made under the name of another
+    method: with the same module and settings they are the same.
+    """
+    rows = table.read().to_dict('records')
+    made = {Task(*(row[key] for key in Task._fields)): row for row in rows}
+    for task in tasks:
+        twins = [task._replace(method=method) for method in METHODS
+                 if module_of(method) == module_of(task.method)]
+        row = next((made[twin] for twin in twins if twin in made), None)
+        if task not in made and row is not None:
+            table.append(**{**row, 'method': task.method})
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:
@@ -508,6 +528,7 @@ def main(argv: list[str]) -> None:
              for seed in range(args.runs) for dataset in args.datasets
              for split in args.splits if split in splits_of(dataset)
              for method in args.methods]
+    adopt(tasks, table)
     failed = runner.run_missing(tasks, table, measure, args.jobs, args.root)
     if args.quick:
         for title, frame in tables(table.read()).items():

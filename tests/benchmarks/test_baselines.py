@@ -18,7 +18,7 @@ from benchmarks.data import draw_per_class, draw_share
 QUICK = dict(epochs=3, patience=3, walks_per_node=2, walk_length=5, sweeps=1,
              label_steps=2, graph_steps=2, num_steps=4, num_hops=3)
 METHODS = list(table.METHODS)
-HOPS = ['agcn', 'appnp']
+HOPS = ['agcn', 'agcn_free', 'appnp']
 
 
 def tiny_graph(sparse: bool) -> Data:
