@@ -149,7 +149,7 @@ def test_show(place, monkeypatch, capsys):
     monkeypatch.setattr(results, 'README', readme)
     monkeypatch.setattr(table, 'FIGURES', place)
     for method, values in [('gcn', [81, 82]), ('agcn', [83, 85]),
-                           ('mlp', [50])]:
+                           ('agcn_free', [84, 83]), ('mlp', [50])]:
         for seed, value in enumerate(values):
             # Settings that were replaced do not count:
             for settings, accuracy in [('{"old": 1}', 10), ('{}', value)]:
@@ -166,6 +166,8 @@ def test_show(place, monkeypatch, capsys):
     assert '| AGCN, recommended | **84.0 ± 1.4 (2)** | – | 2.5 |' in text
     assert '| MLP | 50.0 (1) | 55.1 | 2.0 |' in text
     assert 'Cora +2.5 ± 6.4 (AGCN, recommended)' in text
+    assert 'minus AGCN, recommended, with the 95 % interval over seeds: Cora '\
+        '-0.5 ± 19.1.' in text
     assert 'Public split' in capsys.readouterr().out
     assert (place / 'table_public.png').stat().st_size > 1000
 
