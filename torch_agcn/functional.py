@@ -372,7 +372,7 @@ def largest(x: Tensor, dim: int | tuple[int, int]) -> Tensor:
     divide by, so that squares neither overflow nor vanish.
     """
     if x.numel() == 0:
-        return x.new_ones(())
+        return x.new_ones(()).expand_as(x.sum(dim, keepdim=True))
     top = x.detach().abs().amax(dim, keepdim=True)
     return torch.where(top > 0, top, 1.0)
 
