@@ -105,6 +105,19 @@ def test_nodes_in_the_first_dimension():
 
 
 @pytest.mark.parametrize('energy', ['total', 'relative'])
+def test_many_features_of_a_kept_graph(energy):
+    x = 0.3 * torch.randn(3, 4, 5)
+    conv = AGCNConv(5, 2, beta=0.1, energy=energy, cached=True)
+    for _ in range(2):
+        gates = conv.gate(x, TRIANGLE)
+        assert gates.shape == (3, ) and gates.max() < 1
+        out = conv(x, TRIANGLE)
+        for i in range(3):
+            assert torch.allclose(conv.gate(x[i], TRIANGLE), gates[i])
+            assert torch.allclose(conv(x[i], TRIANGLE), out[i], atol=1e-6)
+
+
+@pytest.mark.parametrize('energy', ['total', 'relative'])
 def test_explained_whatever_saves_time_or_memory(energy):
     # The cache and recomputing change no explanation.
     settings = dict(beta=0.1, energy=energy, residual=True, num_hops=4,
