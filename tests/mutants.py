@@ -64,7 +64,8 @@ class Excuse(NamedTuple):
 
 EQUIVALENT = [
     Excuse('_sum_over_edges', 'blocks(row.numel(), x.size(-1))', BLOCKS),
-    Excuse('_MatrixEnergy.forward', 'blocks(x.size(-2), x.size(-1))', BLOCKS),
+    Excuse('_MatrixEnergy.backward', 'blocks(x.size(-2), x.size(-1))', BLOCKS),
+    Excuse('_difference_of_sums', 'blocks(x.size(-2), x.size(-1))', BLOCKS),
     Excuse('_is_same', 'blocks(new.size(-1), 32)', BLOCKS),
     Excuse('symmetric_step', 'degree.sqrt().unsqueeze(-1)', ONE_DIM),
     Excuse('mean_over_nodes', '.unsqueeze(-1)', ONE_DIM, '(1)'),
@@ -77,11 +78,11 @@ EQUIVALENT = [
     Excuse('is_saturated', 'x._nnz() // max(x.size(0), 1)',
            'how many entries are looked at first, of a sum that proves as '
            'much with any'),
-    Excuse('_MatrixEnergy.forward',
-           'x.is_cpu and (not (energy >= 0.001 * whole).all())', ON_DEVICES,
-           '(not (energy >= 0.001 * whole).all())'),
-    Excuse('check_batch', 'is_compiling() or (bound and (not batch.is_cpu))',
-           ON_DEVICES, '(is_compiling())'),
+    Excuse('energy_by_matrix',
+           'x.is_cpu and (not _is_much(energy, whole, 0.001))', ON_DEVICES,
+           '(not _is_much(energy, whole, 0.001))'),
+    Excuse('check_batch', 'is_traced() or (bound and (not batch.is_cpu))',
+           ON_DEVICES, '(is_traced())'),
     Excuse('is_saturated', 'begin, end = 0, max(2**12 // max(size, 1), 1)',
            'where it begins to look: any part of a sum proves as much, and '
            'no proof means that all is summed'),
@@ -92,10 +93,10 @@ EQUIVALENT = [
            '(weight * sums[..., 3:].square().sum(-1))'),
     Excuse('AGCNConv._make_matrix', 'row.is_cpu and torch.is_grad_enabled()',
            SPEED, '(row.is_cpu)'),
-    Excuse('AGCNConv._make_sample', 'edges.row.is_cpu and (not is_compiling())'
+    Excuse('AGCNConv._make_sample', 'edges.row.is_cpu and (not is_traced())'
            ' and (not self.explain)', ON_DEVICES,
-           '(not is_compiling() and (not self.explain))'),
-    Excuse('AGCNConv._make_sample', 'not is_compiling()',
+           '(not is_traced() and (not self.explain))'),
+    Excuse('AGCNConv._make_sample', 'not is_traced()',
            'edges of weight zero add nothing, there or not', None),
     Excuse('_is_same', 'new.is_cpu or not unchanged', ON_DEVICES,
            '(not unchanged)'),

@@ -7,6 +7,7 @@ sending one, so that entry :math:`(row, col)` of the matrix weighs what
 """
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex, is_compiling
@@ -20,6 +21,15 @@ class Edges(NamedTuple):
     row: Tensor
     col: Tensor
     weight: OptTensor
+
+
+def is_traced() -> bool:
+    r"""Whether operations are compiled, or transformed by :mod:`torch.func`
+    or forward-mode differentiation: no value may then be looked at, and all
+    that is done must be torch's own.
+    """
+    return (is_compiling() or torch._C._are_functorch_transforms_active()
+            or torch.autograd.forward_ad._current_level >= 0)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -50,7 +60,7 @@ def to_edges(
         edges = _from_matrix(edge_index, edge_weight, sizes, flow, owner)
     else:
         edges = _from_index(edge_index, edge_weight, flow, owner)
-    if edges.row.is_cpu and not is_compiling():
+    if edges.row.is_cpu and not is_traced():
         _check_values(edges, sizes, owner)
     if edges.weight is not None:
         edges = edges._replace(weight=edges.weight.to(dtype))
@@ -129,7 +139,7 @@ def check_kind(edge_index: Any, owner: str) -> None:
 
 def check_devices(owner: str, tensor: Tensor, **inputs: Any) -> None:
     r"""Refuses inputs, or pairs of them, that are elsewhere than a tensor."""
-    if is_compiling():
+    if is_traced():
         return
     for key, value in inputs.items():
         for part in value if isinstance(value, (tuple, list)) else [value]:
@@ -170,18 +180,24 @@ def _check_values(edges: Edges, sizes: tuple[int, int], owner: str) -> None:
                          f"weights >= 0, e.g. 'edge_weight.abs()'")
 
 
-def with_self_loops(edges: Edges, num_nodes: int, fill_value: float,
-                    dtype: torch.dtype) -> Edges:
-    r"""Gives each node without a self-loop one of weight :obj:`fill_value`,
-    as :meth:`torch_geometric.utils.add_remaining_self_loops` does.
+def apart_from_self_loops(
+    edges: Edges,
+    num_nodes: int,
+    fill_value: float,
+    dtype: torch.dtype,
+) -> tuple[Edges, Tensor | float]:
+    r"""The edges between different nodes, and the weight of each node's
+    self-loop, which is :obj:`fill_value` where there is none; just that if it
+    is known that there is none at all.
 
-    Loops that are there move to the end and leave an edge of weight zero
-    behind: the number of edges then depends on no value, and neither a device
-    has to be waited for nor a compiled graph to be broken.
+    Loops leave an edge of weight zero behind: the number of edges then depends
+    on no value, and neither a device has to be waited for nor a compiled graph
+    to be broken.
     """
     row, col, weight = edges
     is_loop = row == col
-    nodes = torch.arange(num_nodes, device=row.device)
+    if row.is_cpu and not is_traced() and not is_loop.any():
+        return edges, fill_value
     if weight is None and fill_value == 1.0:
         loop_weight = torch.ones(num_nodes, dtype=dtype, device=row.device)
     else:
@@ -195,8 +211,24 @@ def with_self_loops(edges: Edges, num_nodes: int, fill_value: float,
         loop_weight = values[torch.where(last < 0, row.numel(), last)]
     weight = ((~is_loop).to(dtype) if weight is None else
               torch.where(is_loop, 0.0, weight))
+    return Edges(row, col, weight), loop_weight
+
+
+def with_self_loops(edges: Edges, num_nodes: int, fill_value: float,
+                    dtype: torch.dtype) -> Edges:
+    r"""Gives each node without a self-loop one of weight :obj:`fill_value`,
+    as :meth:`torch_geometric.utils.add_remaining_self_loops` does, behind all
+    other edges.
+    """
+    (row, col, weight), loops = apart_from_self_loops(edges, num_nodes,
+                                                      fill_value, dtype)
+    nodes = torch.arange(num_nodes, device=row.device)
+    if weight is None:
+        weight = torch.ones_like(row, dtype=dtype)
+    if not isinstance(loops, Tensor):
+        loops = weight.new_full((num_nodes, ), loops)
     return Edges(torch.cat([row, nodes]), torch.cat([col, nodes]),
-                 torch.cat([weight, loop_weight]))
+                 torch.cat([weight, loops]))
 
 
 def bipartite(edges: Edges, num_sources: int) -> Edges:
@@ -213,6 +245,8 @@ def bipartite(edges: Edges, num_sources: int) -> Edges:
 def degrees(edges: Edges, num_nodes: int, dtype: torch.dtype) -> Tensor:
     r"""What each node receives."""
     weight = edges.weight
+    if weight is None and edges.row.is_cpu and not is_traced():
+        return torch.bincount(edges.row, minlength=num_nodes).to(dtype)
     if weight is None:
         weight = torch.ones_like(edges.row, dtype=dtype)
     return scatter(weight, edges.row.long(), dim_size=num_nodes, reduce='sum')
@@ -245,14 +279,27 @@ def gcn_weight(edges: Edges, degree: Tensor) -> Tensor:
 # Sparse-dense products #######################################################
 
 
+def order_of(index: Tensor, size: int) -> Tensor:
+    r"""The order in which numbers below :obj:`size` ascend, equal ones as
+    they come.
+    """
+    if index.is_cpu and size <= 2**16:
+        # What NumPy sorts by its digits, torch compares.
+        return torch.from_numpy(np.argsort(
+            index.numpy().astype(np.uint16), kind='stable'))
+    return torch.sort(index, stable=True).indices
+
+
 def to_csr(row: Tensor, col: Tensor, num_nodes: int,
            *values: OptTensor) -> tuple[Tensor, Tensor, list[OptTensor]]:
     r"""Sorts edges by :obj:`row`; returns row pointers, columns and the
     :obj:`values` in the new order.
     """
-    row, perm = torch.sort(row, stable=True)
-    rowptr = torch._convert_indices_from_coo_to_csr(row, num_nodes)
-    return rowptr, col[perm], [v if v is None else v[perm] for v in values]
+    perm = order_of(row, num_nodes)
+    rowptr = torch._convert_indices_from_coo_to_csr(
+        row.index_select(0, perm), num_nodes)
+    return rowptr, col.index_select(0, perm), [
+        v if v is None else v.index_select(0, perm) for v in values]
 
 
 def short(value: Tensor, copy: bool = False) -> Tensor:
@@ -265,8 +312,7 @@ def short(value: Tensor, copy: bool = False) -> Tensor:
 
 
 def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor) -> Tensor:
-    r"""A square CSR matrix of :class:`torch.sparse`, with short indices."""
-    col = short(col)
+    r"""A square CSR matrix of :class:`torch.sparse`."""
     size = (rowptr.numel() - 1, rowptr.numel() - 1)
     return torch.sparse_csr_tensor(rowptr.to(col.dtype), col, value, size,
                                    check_invariants=False)
@@ -325,4 +371,6 @@ def spmm(adj: Tensor, x: Tensor, adj_back: Tensor | None = None) -> Tensor:
     given (the matrix itself where that is symmetric), otherwise it is made
     when it is needed.
     """
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return product(adj, x)
     return _SpMM.apply(x, adj, adj_back)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric import is_compiling
 from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import scatter
 
@@ -23,6 +22,7 @@ from torch_agcn._sparse import (
     degrees,
     gcn_weight,
     inverse_sqrt,
+    is_traced,
     mean_degrees,
     product,
     spmm,
@@ -242,7 +242,7 @@ def mean_average_distance(
     x = x / largest(x, dim=-1)
     x = torch.nn.functional.normalize(x, dim=-1)
     x = torch.cat([x, (x == 0).all(-1, keepdim=True).to(x.dtype)], dim=-1)
-    x = x - mean_over_nodes(x, None, batch, size)
+    x = x - of_each_node(mean_over_nodes(x, None, batch, size), batch)
     square = x.square().sum(-1, keepdim=True)
     one = torch.ones_like(square)
     summed = matmul(Edges(row, col, weight), weight,
@@ -285,9 +285,9 @@ def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
     top = math.sqrt(info.max) / 2  # Its square does not overflow.
     if isinstance(beta, Tensor):
         beta = beta.to(energy.dtype)
-        bound = (vanishing(energy.dtype) /
-                 beta.detach().clamp(min=info.tiny)).sqrt()
-        energy = energy.clamp(max=bound.clamp(max=top))
+        last = vanishing(energy.dtype)
+        bound = beta.detach().clamp(min=last / top**2).rsqrt()
+        energy = energy.clamp(max=math.sqrt(last) * bound)
     elif 0 <= beta < math.inf:
         energy = energy.clamp(max=min(saturation(beta, energy.dtype), top))
     else:
@@ -342,7 +342,7 @@ def check_batch(batch: OptTensor, batch_size: int | None, x: Tensor,
                          f"{list(batch.shape)} and type '{batch.dtype}' for "
                          f'{num_nodes} nodes; pass the number of its graph '
                          f'(torch.long) for each node')
-    if is_compiling() or (bound and not batch.is_cpu):
+    if is_traced() or (bound and not batch.is_cpu):
         if batch_size is None and not bound:
             raise ValueError(f"'{owner}' cannot count the graphs of 'batch' "
                              f"under 'torch.compile'; pass 'batch_size'")
@@ -364,7 +364,25 @@ def sum_graphs(value: Tensor, batch: OptTensor, size: int | None) -> Tensor:
     r"""Sums numbers per node, of shape :obj:`[*, N]`, to numbers per graph."""
     if batch is None:
         return value.sum(-1)
-    return scatter(value, batch, dim=-1, dim_size=size, reduce='sum')
+    return value.new_zeros(*value.shape[:-1], size or 0).index_add(
+        -1, batch, value)
+
+
+def sum_rows(value: Tensor, batch: OptTensor, size: int | None) -> Tensor:
+    r"""Sums rows, of shape :obj:`[*, N, F]`, to rows of graphs, of shape
+    :obj:`[*, B, F]`, of which there is one without :obj:`batch`.
+    """
+    if batch is None:
+        return value.sum(-2, keepdim=True)
+    return value.new_zeros(*value.shape[:-2], size or 0,
+                           value.size(-1)).index_add(-2, batch, value)
+
+
+def sum_all(value: Tensor, batch: OptTensor, size: int | None) -> Tensor:
+    r"""Sums rows, of shape :obj:`[*, N, F]`, to one number per graph."""
+    if batch is None:
+        return value.sum() if value.dim() == 2 else value.sum((-2, -1))
+    return sum_rows(value, batch, size).sum(-1)
 
 
 def largest(x: Tensor, dim: int | tuple[int, int]) -> Tensor:
@@ -379,21 +397,25 @@ def largest(x: Tensor, dim: int | tuple[int, int]) -> Tensor:
 
 def mean_over_nodes(x: Tensor, weight: OptTensor, batch: OptTensor,
                     size: int | None) -> Tensor:
-    r"""The weighted mean feature of a node's graph, ready to be subtracted
-    from :obj:`x`: one for all nodes, or one for each where there are many
-    graphs.
+    r"""The weighted mean features of graphs, of shape :obj:`[*, B, F]`, of
+    which there is one without :obj:`batch`.
     """
     if weight is None:
         if batch is None:
             return x.sum(-2, keepdim=True) / max(x.size(-2), 1)
         weight = x.new_ones(x.size(-2))
-    total = sum_graphs(weight, batch, size)
-    total = torch.where(total > 0, total, 1.0).unsqueeze(-1)
-    weighted = weight.unsqueeze(-1) * x
-    if batch is None:
-        return weighted.sum(-2, keepdim=True) / total
-    mean = scatter(weighted, batch, dim=-2, dim_size=size, reduce='sum')
-    return (mean / total).index_select(-2, batch)
+    total = _positive(sum_graphs(weight, batch, size)).unsqueeze(-1)
+    return sum_rows(weight.unsqueeze(-1) * x, batch, size) / total
+
+
+def _positive(total: Tensor) -> Tensor:
+    # To divide by: where it is zero, so is what is divided.
+    return total.clamp(min=torch.finfo(total.dtype).tiny)
+
+
+def of_each_node(value: Tensor, batch: OptTensor) -> Tensor:
+    r"""Rows of graphs, of shape :obj:`[*, B, F]`, as rows of their nodes."""
+    return value if batch is None else value.index_select(-2, batch)
 
 
 def matmul(edges: Edges, weight: Tensor, x: Tensor) -> Tensor:
@@ -402,7 +424,7 @@ def matmul(edges: Edges, weight: Tensor, x: Tensor) -> Tensor:
     """
     row, col, _ = edges
     num_nodes = x.size(-2)
-    if (is_compiling() or weight.requires_grad
+    if (is_traced() or weight.requires_grad
             or row.numel() * x.size(-1) < MANY_NUMBERS):
         message = weight.unsqueeze(-1) * x.index_select(-2, col)
         return scatter(message, row.long(), dim=-2, dim_size=num_nodes,
@@ -416,7 +438,7 @@ def edge_energy(x: Tensor, edges: Edges, batch: OptTensor = None,
                 size: int | None = None) -> Tensor:
     r"""The Dirichlet energy from a list of edges."""
     row, col, weight = edges
-    if (is_compiling() or (weight is not None and weight.requires_grad)
+    if (is_traced() or (weight is not None and weight.requires_grad)
             or row.numel() * x.size(-1) < MANY_NUMBERS):
         return _energy_of_edges(x, edges, batch, size)
     if weight is None:
@@ -450,29 +472,14 @@ class _MatrixEnergy(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, adj: Tensor, adj_back: Tensor | None,
                 mean_degree: Tensor, batch: OptTensor,
                 size: int | None) -> Tensor:
-        # The Laplacian annihilates what is constant on a graph. In floating
-        # point it does so only if that has been taken away before:
-        centred = x - mean_over_nodes(x, None, batch, size)
-        mean_degree = mean_degree.unsqueeze(-1)
-        lx = product(adj, centred)
-        energy, whole = x.new_empty(2, *x.shape[:-1])
-        for some in blocks(x.size(-2), x.size(-1)):
-            part, c = lx[..., some, :], centred[..., some, :]
-            part.neg_().addcmul_(mean_degree[some], c)
-            energy[..., some] = (part * c).sum(-1)
-            whole[..., some] = (mean_degree[some] * c.square()).sum(-1)
-        energy = sum_graphs(energy, batch, size).clamp(min=0)
-        whole = sum_graphs(whole, batch, size)
-        if x.is_cpu and not (energy >= 1e-3 * whole).all():
-            # Smooth, but not constant: too little is left of the difference.
-            energy = _sum_over_edges(centred, adj, batch, size)
-        ctx.adj, ctx.adj_back, ctx.size = adj, adj_back, size
-        ctx.save_for_backward(x, lx, mean_degree, batch)
+        energy, ax, mean = energy_by_matrix(x, adj, mean_degree, batch, size)
+        ctx.adj, ctx.adj_back = adj, adj_back
+        ctx.save_for_backward(x, ax, mean, mean_degree, batch)
         return energy
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, lx, mean_degree, batch = ctx.saved_tensors
+        x, ax, mean, mean_degree, batch = ctx.saved_tensors
         adj, back = ctx.adj, ctx.adj_back
         if batch is None:
             grad = grad[..., None, None]
@@ -480,14 +487,80 @@ class _MatrixEnergy(torch.autograd.Function):
             grad = grad.index_select(-1, batch).unsqueeze(-1)
         is_symmetric = back is adj
         back = transpose(adj) if back is None else back
+        mean_degree = mean_degree.unsqueeze(-1)
         if torch.is_grad_enabled():  # To be differentiated once more.
-            lx = mean_degree * x - spmm(adj, x, back)
-        if not is_symmetric:
-            if not torch.is_grad_enabled():
-                x = x - mean_over_nodes(x, None, batch, ctx.size)
-            other = mean_degree * x - spmm(back, x, adj)
-            return grad * (lx + other), None, None, None, None, None
-        return (2 * grad) * lx, None, None, None, None, None
+            both = spmm(adj, x, back) + spmm(back, x, adj)
+            out = grad * (2 * mean_degree * x - both)
+            return out, None, None, None, None, None
+        if mean is not None:
+            x = x - of_each_node(mean, batch)
+        other = ax if is_symmetric else product(back, x)
+        out = torch.empty_like(x)
+        for some in blocks(x.size(-2), x.size(-1)):
+            part = out[..., some, :]
+            torch.mul(x[..., some, :], 2 * mean_degree[some], out=part)
+            part.sub_(ax[..., some, :]).sub_(other[..., some, :])
+            part.mul_(grad if batch is None else grad[..., some, :])
+        return out, None, None, None, None, None
+
+
+def energy_by_matrix(
+    x: Tensor,
+    adj: Tensor,
+    mean_degree: Tensor,
+    batch: OptTensor,
+    size: int | None,
+) -> tuple[Tensor, Tensor, OptTensor]:
+    r"""The Dirichlet energy, the product it was taken from, and the mean that
+    had to be taken away before.
+    """
+    if x.is_cpu:
+        ax = product(adj, x)
+        energy, whole = _difference_of_sums(x, ax, mean_degree, batch, size)
+        if _is_much(energy, whole, 1e-3):
+            return energy, ax, None
+    # The Laplacian annihilates what is constant on a graph. In floating point
+    # it does so only if that has been taken away before:
+    mean = mean_over_nodes(x, None, batch, size)
+    x = x - of_each_node(mean, batch)
+    ax = product(adj, x)
+    energy, whole = _difference_of_sums(x, ax, mean_degree, batch, size)
+    if x.is_cpu and not _is_much(energy, whole, 1e-3):
+        # Smooth, but not constant: too little is left of the difference.
+        energy = _sum_over_edges(x, adj, batch, size)
+    return energy.clamp(min=0), ax, mean
+
+
+def _is_much(part: Tensor, whole: Tensor, share: float) -> bool:
+    # Whether enough is left of what was taken away from, for all graphs.
+    part, whole = part.detach(), whole.detach()
+    if part.dim() == 0:
+        return float(part) >= share * float(whole)
+    return bool((part >= share * whole).all())
+
+
+def _is_of_normal_size(whole: Tensor) -> bool:
+    # Whether no squares in a sum have vanished or become infinite.
+    if whole.numel() == 0:
+        return True
+    low, high = (float(bound) for bound in whole.detach().aminmax())
+    return low > 2.0**-80 and high < 2.0**80
+
+
+def _difference_of_sums(x: Tensor, ax: Tensor, mean_degree: Tensor,
+                        batch: OptTensor,
+                        size: int | None) -> tuple[Tensor, Tensor]:
+    # The energy, and the sum that most of it may be taken away from.
+    weight = mean_degree.unsqueeze(-1)
+    parts = blocks(x.size(-2), x.size(-1))
+    if len(parts) > 1:
+        sums = [_difference_of_sums(
+            x[..., some, :], ax[..., some, :], mean_degree[some],
+            batch if batch is None else batch[some], size) for some in parts]
+        energy, whole = (torch.stack(v).sum(0) for v in zip(*sums))
+        return energy, whole
+    whole = sum_all((weight * x).mul_(x), batch, size)
+    return whole - sum_all(ax * x, batch, size), whole
 
 
 def _sum_over_edges(x: Tensor, adj: Tensor, batch: OptTensor,
@@ -510,6 +583,8 @@ def matrix_energy(x: Tensor, adj: Tensor, adj_back: Tensor | None,
     r"""The Dirichlet energy by one product with a CSR matrix, and none for
     the gradient where that is symmetric (:obj:`adj_back is adj`).
     """
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return energy_by_matrix(x, adj, mean_degree, batch, size)[0]
     return _MatrixEnergy.apply(x, adj, adj_back, mean_degree, batch, size)
 
 
@@ -610,29 +685,53 @@ def energy_from_product(x: Tensor, px: Tensor, degree: Tensor,
     :math:`\mathbf{P} \mathbf{X}`.
     """
     dtype = accumulation_dtype(x.dtype)
-    x, px = x.to(dtype), px.to(dtype)
-    # Scale does not matter to the energy, but to its squares:
-    if batch is None:
-        top = largest(x, (-2, -1))
-    else:
-        top = scatter(largest(x, -1), batch, dim=-2, dim_size=size,
-                      reduce='max').index_select(-2, batch)
-    x, px = x / top, px / top
     scale = inverse_sqrt(degree).unsqueeze(-1)
-    degree, weight = degree.unsqueeze(-1), mean_degree.unsqueeze(-1)
-    u = scale * x
+    # As A~ U = D~^1/2 P X:
+    return energy_from_neighbors(
+        scale * x.to(dtype), (degree.unsqueeze(-1) * scale) * px.to(dtype),
+        degree, mean_degree, batch, size)
+
+
+def energy_from_neighbors(u: Tensor, au: Tensor, degree: Tensor,
+                          mean_degree: Tensor, batch: OptTensor = None,
+                          size: int | None = None) -> Tensor:
+    r"""The relative energy from :math:`\mathbf{U} = \mathbf{\tilde{D}}^{-1/2}
+    \mathbf{X}` and :math:`\mathbf{\tilde{A}} \mathbf{U}`.
+    """
+    weight = mean_degree.unsqueeze(-1)
+    total = sum_graphs(mean_degree, batch, size)
+    if u.is_cpu and not is_traced():
+        weighted = weight * u
+        whole = sum_all(weighted * u, batch, size)
+        rough = whole - sum_all(au * u, batch, size)
+        mean = sum_rows(weighted, batch, size)
+        spread = whole - _squares(mean, batch) / _positive(total)
+        if (_is_much(torch.minimum(rough, spread), whole, 1e-2)
+                and _is_of_normal_size(whole)):
+            return (rough / spread).clamp(0, 2)
+    # Too little is left of those differences. Scale does not matter to the
+    # energy, but to its squares:
+    if batch is None:
+        top = largest(u, (-2, -1))
+    else:
+        top = scatter(largest(u, -1), batch, dim=-2, dim_size=size,
+                      reduce='max').index_select(-2, batch)
+    u, au = u / top, au / top
     mean = mean_over_nodes(u, mean_degree, batch, size)
-    centred = u - mean
+    own = of_each_node(mean, batch)
+    centred = u - own
     weighted = weight * centred
-    # A~ (U - mean), as A~ U = D~^1/2 P X and A~ 1 = D~ 1:
-    difference = torch.addcmul(weighted, degree,
-                               torch.addcmul(mean, scale, px, value=-1))
-    rough = (centred * difference).sum(-1)
-    spread = (centred * weighted).sum(-1)
-    whole = (weight * u.square()).sum(-1)
-    energy, _ = quotient(*(sum_graphs(v, batch, size)
-                           for v in (rough, spread, whole)))
-    return energy
+    # L (U - mean), as A~ 1 = D~ 1:
+    difference = torch.addcmul(weighted - au, degree.unsqueeze(-1), own)
+    rough = sum_all(centred * difference, batch, size)
+    spread = sum_all(centred * weighted, batch, size)
+    return quotient(rough, spread, spread + total * _squares(mean, batch))[0]
+
+
+def _squares(mean: Tensor, batch: OptTensor) -> Tensor:
+    # Of what there is for each graph, one number for each.
+    out = mean.square().sum(-1)
+    return out if batch is not None else out.squeeze(-1)
 
 
 def normalized_energy(x: Tensor, edges: Edges, batch: OptTensor = None,

@@ -25,7 +25,6 @@ from torch_geometric.utils import to_torch_csc_tensor, to_undirected
 
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
-from torch_agcn.nn.conv import agcn_conv
 
 STAR = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
 MODES = [
@@ -52,10 +51,10 @@ def random_graph(num_nodes=12, num_edges=20, directed=False, weighted=False):
 
 @pytest.fixture(params=['edges', 'matrix', 'cached'])
 def way(request, monkeypatch):
-    # The three ways to the same result: messages along a list of edges, a
-    # matrix made for this call, and a matrix kept.
-    if request.param == 'matrix':
-        monkeypatch.setattr(agcn_conv, 'MANY_NUMBERS', 0)
+    # The three ways to the same result: messages along a list of edges, as on
+    # devices, a matrix made for this call, and a matrix kept.
+    if request.param == 'edges':
+        monkeypatch.setattr(AGCNConv, '_is_fused', lambda *args: False)
     return dict(cached=request.param == 'cached')
 
 
@@ -71,8 +70,12 @@ def test_agcn_conv_is_a_drop_in():
     gcn.load_state_dict(conv.state_dict())
     conv = AGCNConv(16, 32, beta=1e6)
     conv.load_state_dict(gcn.state_dict())
-    assert torch.equal(conv(x, STAR), gcn(x, STAR))
-    assert torch.equal(conv(x, STAR, value), gcn(x, STAR, value))
+    for weight in [None, value]:
+        expected = gcn(x, STAR, weight)
+        assert torch.allclose(conv(x, STAR, weight), expected, atol=1e-6)
+        conv.fuse = False  # By messages, to the last digit.
+        assert torch.equal(conv(x, STAR, weight), expected)
+        conv.fuse = True
 
 
 @given(st.data())
@@ -99,11 +102,14 @@ def test_an_open_gate_is_gcn_conv(data):
         if conv.gate(x, edge_index, weight) == 1:
             expected = gcn(x, edge_index, weight)
             out = conv(x, edge_index, weight)
+            assert torch.allclose(out, expected, atol=1e-5)
+            conv.fuse = False
+            out = conv(x, edge_index, weight)
             if conv.flow == 'source_to_target':
                 assert torch.equal(out, expected)
             else:  # The factors of a weight in another order.
                 assert torch.allclose(out, expected, atol=1e-6)
-            conv.cached = True
+            conv.fuse, conv.cached = True, True
             assert torch.allclose(conv(x, edge_index, weight),
                                   gcn(x, edge_index, weight), atol=1e-5)
 
@@ -390,16 +396,41 @@ def test_gradients(mode, directed, way):
 def test_all_ways_have_the_same_gradient(mode, monkeypatch):
     edge_index, weight = random_graph(weighted=True)
     grads = []
-    for many, cached in [(math.inf, False), (0, False), (math.inf, True)]:
-        monkeypatch.setattr(agcn_conv, 'MANY_NUMBERS', many)
+    for cached in [True, False, False]:
         torch.manual_seed(1)
         x = torch.randn(12, 16, requires_grad=True)
         conv = AGCNConv(16, 8, cached=cached, learn_beta=True, **mode)
         conv(x, edge_index, weight).square().sum().backward()
         grads.append([x.grad, *(p.grad for p in conv.parameters())])
+        if not cached:  # The last one is by messages.
+            monkeypatch.setattr(AGCNConv, '_is_fused', lambda *args: False)
     for other in grads[1:]:
         for a, b in zip(grads[0], other):
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('cached', [False, True])
+@pytest.mark.parametrize('mode', MODES)
+def test_transforms_of_functions(mode, cached):
+    # What torch.func and forward-mode differentiation see is no tensor to
+    # look into, nor do they know of our own products.
+    edge_index, weight = random_graph(weighted=True)
+    x = torch.randn(12, 4, dtype=torch.double)
+    conv = AGCNConv(4, 3, cached=cached, **mode).double()
+
+    def run(x):
+        return conv(x, edge_index, weight)
+
+    expected = torch.autograd.functional.jacobian(run, x)
+    assert torch.allclose(torch.func.jacrev(run)(x), expected)
+    assert torch.allclose(torch.func.jacfwd(run)(x), expected)
+    many = torch.stack([x, -2 * x + 1])
+    assert torch.allclose(torch.func.vmap(run)(many),
+                          torch.stack([run(v) for v in many]))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        slope = torch.autograd.forward_ad.unpack_dual(run(dual)).tangent
+    assert torch.allclose(slope, expected.sum((2, 3)))
 
 
 @pytest.mark.parametrize('graph', ['star', 'complete', 'random'])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
-from torch_geometric import EdgeIndex, is_compiling
+from torch_geometric import EdgeIndex
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import (
     Linear,
@@ -28,12 +28,15 @@ from torch_geometric.utils import is_sparse
 from torch_agcn._sparse import (
     Edges,
     accumulation_dtype,
+    apart_from_self_loops,
     bipartite,
     check_devices,
     check_kind,
     csr_tensor,
     degrees,
     gcn_weight,
+    inverse_sqrt,
+    is_traced,
     mean_degrees,
     short,
     spmm,
@@ -43,12 +46,12 @@ from torch_agcn._sparse import (
     with_self_loops,
 )
 from torch_agcn.functional import (
-    MANY_NUMBERS,
     anisotropic_gate,
     blocks,
     check_batch,
     check_features,
     edge_energy,
+    energy_from_neighbors,
     energy_from_product,
     energy_from_sums,
     energy_sums,
@@ -82,6 +85,10 @@ class Graph(NamedTuple):
     num_sources: int | None = None
     # A part of another graph: the edges weigh what they stand for in that.
     is_sample: bool = False
+    # Where `adj` is the matrix of the edges alone, P is that with the loops
+    # added, and then scaled from both sides:
+    loops: Tensor | float | None = None
+    scale: OptTensor = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -592,7 +599,7 @@ class AGCNConv(MessagePassing):
         # How many steps are taken at once: in the backward pass, the inputs
         # of all segments and all steps of one of them are held.
         if (not self.recompute or not torch.is_grad_enabled()
-                or is_compiling() or self.explain
+                or is_traced() or self.explain
                 or self.momentum is not None):
             return self.num_hops
         return math.isqrt(self.num_hops - 1) + 1
@@ -604,7 +611,7 @@ class AGCNConv(MessagePassing):
         # in the backward pass, when parameters may be others.
         gates: list[OptTensor] = []
         for hop in range(num_hops):
-            ph = self._propagate(h, graph)
+            u, au, ph = self._sum_neighbors(h, graph)
             gate: OptTensor
             if self.energy == 'total':
                 gate = self._total_gate(h, graph, beta, batch, size, hop,
@@ -620,7 +627,9 @@ class AGCNConv(MessagePassing):
                 h, gate = symmetric_step(h, ph, graph.degree, beta,
                                          self.residual)
             else:
-                gate = self._relative_gate(h, ph, graph, beta, batch, size)
+                energy = self._relative_energy(h, ph, u, au, graph, batch,
+                                               size)
+                gate = anisotropic_gate(energy, beta)
                 h = self._step(h, ph, gate, batch)
             h = self._restart(h, x)
             gates.append(gate)
@@ -647,7 +656,7 @@ class AGCNConv(MessagePassing):
                     update: bool = False) -> OptTensor:
         # No gate stands for a gate of exactly one.
         edges = self._explained(graph)
-        if (batch is None and x.is_cpu and not is_compiling()
+        if (batch is None and x.is_cpu and not is_traced()
                 and self.momentum is None
                 and not isinstance(beta, Tensor)
                 and is_saturated(x, edges, beta)):
@@ -656,9 +665,12 @@ class AGCNConv(MessagePassing):
         if graph.energy_adj is None:
             energy = edge_energy(x, edges, batch, size)
         else:
-            assert graph.mean_degree is not None
+            mean_degree = graph.mean_degree
+            if mean_degree is None:  # There may be no need for it.
+                mean_degree = mean_degrees(
+                    edges, degrees(edges, x.size(-2), x.dtype))
             energy = matrix_energy(x, graph.energy_adj, graph.energy_back,
-                                   graph.mean_degree, batch, size)
+                                   mean_degree, batch, size)
         if self.momentum is not None:
             return self._estimated_gate(energy.unsqueeze(-1), beta, hop,
                                         update)
@@ -685,24 +697,37 @@ class AGCNConv(MessagePassing):
                 sums = torch.where(count > 0, kept, sums)
         return anisotropic_gate(energy_from_sums(sums), beta)
 
-    def _relative_gate(self, h: Tensor, ph: Tensor, graph: Graph,
-                       beta: float | Tensor, batch: OptTensor,
-                       size: int | None) -> Tensor:
+    def _relative_energy(self, h: Tensor, ph: Tensor, u: Tensor, au: Tensor,
+                         graph: Graph, batch: OptTensor,
+                         size: int | None) -> Tensor:
         if self.explain or not self.normalize:
             # What was propagated is not P h of the graph to measure on.
-            energy = normalized_energy(
+            return normalized_energy(
                 check_features(h, self.__class__.__name__),
                 self._explained(graph), batch, size)
-        else:
-            assert graph.mean_degree is not None
-            energy = energy_from_product(h, ph, graph.degree,
-                                         graph.mean_degree, batch, size)
-        return anisotropic_gate(energy, beta)
+        assert graph.mean_degree is not None
+        if graph.scale is None:
+            return energy_from_product(h, ph, graph.degree, graph.mean_degree,
+                                       batch, size)
+        dtype = accumulation_dtype(u.dtype)
+        return energy_from_neighbors(u.to(dtype), au.to(dtype), graph.degree,
+                                     graph.mean_degree, batch, size)
 
     def _propagate(self, x: Tensor, graph: Graph) -> Tensor:
+        return self._sum_neighbors(x, graph)[-1]
+
+    def _sum_neighbors(self, x: Tensor,
+                       graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
+        # What is scaled first and last, in between, and P x.
+        u = x if graph.scale is None else graph.scale * x
         # propagate_type: (x: Tensor, edge_weight: OptTensor, adj_back: OptTensor)  # noqa: E501
-        return self.propagate(graph.adj, x=x, edge_weight=graph.weight,
-                              adj_back=graph.adj_back)
+        au = self.propagate(graph.adj, x=u, edge_weight=graph.weight,
+                            adj_back=graph.adj_back)
+        if isinstance(graph.loops, Tensor):
+            au = torch.addcmul(au, graph.loops, u)
+        elif graph.loops is not None:
+            au = torch.add(au, u, alpha=graph.loops)
+        return u, au, au if graph.scale is None else graph.scale * au
 
     def message(self, x_j: Tensor, edge_weight: OptTensor) -> Tensor:
         r"""The weighted features of the neighbors."""
@@ -801,7 +826,7 @@ class AGCNConv(MessagePassing):
                              f'[*, num_nodes, {channels}] for many '
                              f'features on the same graph')
         if (weight is not None and x.dtype != weight.dtype
-                and not is_compiling()
+                and not is_traced()
                 and not torch.is_autocast_enabled(x.device.type)):
             raise ValueError(f"'{name}' got 'x' of type '{x.dtype}' and has "
                              f"weights of type '{weight.dtype}'; pass "
@@ -852,10 +877,11 @@ class AGCNConv(MessagePassing):
         if degree is not None or node_weight is not None:
             return self._make_sample(x, edge_index, edge_weight, degree,
                                      node_weight)
+        if not self.cached or is_traced() or self.explain:
+            return self._make_graph(x, edge_index, edge_weight, sizes=sizes)
         check_kind(edge_index, self.__class__.__name__)
         inputs = [*_tensors(edge_index), edge_weight]
-        if (not self.cached or is_compiling() or self.explain
-                or getattr(edge_index, 'requires_grad', None) is True
+        if (getattr(edge_index, 'requires_grad', None) is True
                 or any(v is not None and v.requires_grad for v in inputs)):
             return self._make_graph(x, edge_index, edge_weight, sizes=sizes)
 
@@ -888,17 +914,22 @@ class AGCNConv(MessagePassing):
 
     def _make_graph(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
                     degree: OptTensor = None,
-                    sizes: tuple[int, int] | None = None) -> Graph:
+                    sizes: tuple[int, int] | None = None,
+                    is_sample: bool = False) -> Graph:
         # A degree is given where the graph is a part of another one, and two
         # sizes where it is bipartite.
-        edges = self._make_edges(x, edge_index, edge_weight, sizes)
+        edges = self._find_edges(x, edge_index, edge_weight, sizes)
         num_sources = None if sizes is None else sizes[0]
+        is_fused = self._is_fused(x, edge_index, edges.weight)
+        if (is_fused and not self.cached and not is_sample
+                and self.momentum is None):
+            return self._make_scaled(x, edges, num_sources)
+        edges = self._add_loops(x, edges, num_sources)
         if degree is None:
             degree = degrees(edges, x.size(-2), accumulation_dtype(x.dtype))
         weight = gcn_weight(edges, degree) if self.normalize else edges.weight
         assert weight is not None
         weight = weight.to(x.dtype)
-        is_fused = self._is_fused(x, edge_index, edges.weight)
         mean_degree = None
         if is_fused or self.energy == 'relative':
             mean_degree = mean_degrees(edges, degree)
@@ -915,36 +946,85 @@ class AGCNConv(MessagePassing):
         return Graph(edges, degree, mean_degree, index, weight,
                      num_sources=num_sources)
 
+    def _make_scaled(self, x: Tensor, edges: Edges,
+                     num_sources: int | None) -> Graph:
+        # For one use: edges are sorted once, and nothing is made for each of
+        # them that can be made for each node.
+        num_nodes, dtype = x.size(-2), accumulation_dtype(x.dtype)
+        loops: Tensor | float | None = None
+        scale = mean_degree = None
+        if self.add_self_loops and num_sources is None:
+            edges, loops = apart_from_self_loops(
+                edges, num_nodes, 2.0 if self.improved else 1.0, dtype)
+        rowptr, col, (value, ) = to_csr(edges.row, edges.col, num_nodes,
+                                        edges.weight)
+        if value is None:
+            value = torch.ones_like(col, dtype=dtype)
+            degree = rowptr.diff().to(dtype)
+        else:
+            degree = degrees(edges, num_nodes, dtype)
+        if self.energy == 'relative' or self.learn_beta:
+            mean_degree = mean_degrees(edges, degree)
+        energy_adj = adj = csr_tensor(rowptr, col, value)
+        if x.dtype != dtype:
+            adj = csr_tensor(rowptr, col, value.to(x.dtype))
+        energy_back = adj_back = None
+        if torch.is_grad_enabled() and (
+                x.requires_grad or self._weighs_first
+                or (self.learn_beta and self.num_hops > 1)):
+            energy_back = adj_back = transpose(energy_adj)
+            if x.dtype != dtype:
+                adj_back = transpose(adj)
+        if loops is not None:
+            degree = degree + loops
+            if mean_degree is not None and self.energy == 'relative':
+                mean_degree = mean_degree + loops
+            if isinstance(loops, Tensor):
+                loops = loops.unsqueeze(-1).to(x.dtype)
+        if self.normalize:
+            scale = (degree.rsqrt() if isinstance(loops, float) else
+                     inverse_sqrt(degree)).unsqueeze(-1).to(x.dtype)
+        return Graph(edges, degree, mean_degree, adj, None, adj_back,
+                     energy_adj, energy_back, num_sources=num_sources,
+                     loops=loops, scale=scale)
+
     def _make_sample(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
                      degree: OptTensor, node_weight: OptTensor) -> Graph:
         if degree is not None:
             degree = degree.to(accumulation_dtype(x.dtype))
             if self.add_self_loops:
                 degree = degree + (2.0 if self.improved else 1.0)
-        graph = self._make_graph(x, edge_index, edge_weight, degree)
+        graph = self._make_graph(x, edge_index, edge_weight, degree,
+                                 is_sample=True)
         edges = graph.edges
         if node_weight is not None:
             assert edges.weight is not None
             stands_for = node_weight.to(edges.weight.dtype)[edges.row]
             edges = edges._replace(weight=stands_for * edges.weight)
-            if edges.row.is_cpu and not is_compiling() and not self.explain:
+            if edges.row.is_cpu and not is_traced() and not self.explain:
                 # Most edges of sampled neighborhoods do not count.
                 keep = stands_for != 0
                 edges = Edges(*(v[keep] for v in edges if v is not None))
         return graph._replace(edges=edges, energy_adj=None, energy_back=None,
                               is_symmetric=False, is_sample=True)
 
-    def _make_edges(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
+    def _make_edges(self, x: Tensor, edge_index: Adj,
+                    edge_weight: OptTensor) -> Edges:
+        edges = self._find_edges(x, edge_index, edge_weight)
+        return self._add_loops(x, edges)
+
+    def _find_edges(self, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
                     sizes: tuple[int, int] | None = None) -> Edges:
-        num_nodes = x.size(-2)
-        dtype = accumulation_dtype(x.dtype)
-        edges = to_edges(edge_index, edge_weight, sizes or num_nodes, dtype,
-                         self.flow, self.__class__.__name__)
-        num_edges = edges.row.numel()
-        if sizes is not None:
-            edges = bipartite(edges, sizes[0])
-        elif self.add_self_loops:
-            edges = with_self_loops(edges, num_nodes,
+        edges = to_edges(edge_index, edge_weight, sizes or x.size(-2),
+                         accumulation_dtype(x.dtype), self.flow,
+                         self.__class__.__name__)
+        return edges if sizes is None else bipartite(edges, sizes[0])
+
+    def _add_loops(self, x: Tensor, edges: Edges,
+                   num_sources: int | None = None) -> Edges:
+        num_edges, dtype = edges.row.numel(), accumulation_dtype(x.dtype)
+        if self.add_self_loops and num_sources is None:
+            edges = with_self_loops(edges, x.size(-2),
                                     2.0 if self.improved else 1.0, dtype)
             if self.explain:
                 # Explainers count on loops at the end and nowhere else:
@@ -975,6 +1055,7 @@ class AGCNConv(MessagePassing):
                                               weight, a)
         del weight, edges
         row, col = short(row), short(col)
+        rowptr = rowptr.to(col.dtype)
         adj = csr_tensor(rowptr, col, value)
         energy_adj = csr_tensor(rowptr, col, a)
         adj_back = energy_back = None
@@ -990,7 +1071,7 @@ class AGCNConv(MessagePassing):
                      and bool((degree > 0).all()))
 
     def _is_fused(self, x: Tensor, edge_index: Adj, weight: OptTensor) -> bool:
-        if (not self.fuse or self.explain or is_compiling()
+        if (not self.fuse or self.explain or is_traced()
                 or self.flow == 'target_to_source'
                 or (weight is not None and weight.requires_grad)):
             return False
@@ -998,10 +1079,7 @@ class AGCNConv(MessagePassing):
                 self._aggregate_forward_pre_hooks,
                 self._aggregate_forward_hooks)):
             return False  # They want to see messages.
-        if self.cached or is_sparse(edge_index):
-            return True
-        width = self.out_channels if self._weighs_first else x.size(-1)
-        return x.is_cpu and edge_index.size(1) * width >= MANY_NUMBERS
+        return self.cached or x.is_cpu or is_sparse(edge_index)
 
     def _explained(self, graph: Graph) -> Edges:
         # An explainer's mask weighs the edges of the energy as it does those

@@ -286,7 +286,7 @@ def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
             seeds = n_id[:batch.batch_size]
             local = h[n_id].to(device)
             graph = conv._make_graph(local, *_graph_of(batch, device),
-                                     degree[n_id].to(device))
+                                     degree[n_id].to(device), is_sample=True)
             ph[seeds] = conv._propagate(local, graph)[:len(seeds)].to(ph)
             if conv.energy == 'total':
                 energy += edge_energy(local, graph.edges).to(energy)
