@@ -32,6 +32,15 @@ def is_traced() -> bool:
             or torch.autograd.forward_ad._current_level >= 0)
 
 
+def calls_ops() -> bool:
+    r"""Whether a graph is compiled that can call what we register; those that
+    are exported are to run without us.
+    """
+    exporting = getattr(torch.compiler, 'is_exporting', None)  # torch 2.7
+    return torch.compiler.is_dynamo_compiling() and not (
+        exporting is not None and exporting())
+
+
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     r"""The type sums over nodes and edges are taken in."""
     return torch.promote_types(dtype, torch.float32)
@@ -279,6 +288,20 @@ def gcn_weight(edges: Edges, degree: Tensor) -> Tensor:
 # Sparse-dense products #######################################################
 
 
+class Matrix(NamedTuple):
+    r"""A CSR matrix in compiled graphs, which know no sparse tensors."""
+
+    rowptr: Tensor
+    col: Tensor
+    value: Tensor
+
+
+def csr_of(adj: Any) -> Matrix:
+    r"""What a CSR matrix consists of."""
+    return adj if isinstance(adj, Matrix) else Matrix(
+        adj.crow_indices(), adj.col_indices(), adj.values())
+
+
 def order_of(index: Tensor, size: int) -> Tensor:
     r"""The order in which numbers below :obj:`size` ascend, equal ones as
     they come.
@@ -295,11 +318,16 @@ def to_csr(row: Tensor, col: Tensor, num_nodes: int,
     r"""Sorts edges by :obj:`row`; returns row pointers, columns and the
     :obj:`values` in the new order.
     """
+    perm, rowptr = (_sort_op if calls_ops() else _sort)(row, num_nodes)
+    return rowptr, col.index_select(0, perm), [
+        v if v is None else v.index_select(0, perm) for v in values]
+
+
+def _sort(row: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     perm = order_of(row, num_nodes)
     rowptr = torch._convert_indices_from_coo_to_csr(
         row.index_select(0, perm), num_nodes)
-    return rowptr, col.index_select(0, perm), [
-        v if v is None else v.index_select(0, perm) for v in values]
+    return perm, rowptr
 
 
 def short(value: Tensor, copy: bool = False) -> Tensor:
@@ -311,43 +339,54 @@ def short(value: Tensor, copy: bool = False) -> Tensor:
     return value.to(torch.int32 if fits else value.dtype, copy=copy)
 
 
-def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor) -> Tensor:
-    r"""A square CSR matrix of :class:`torch.sparse`."""
+def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor) -> Any:
+    r"""A square CSR matrix of :class:`torch.sparse`, or of ours."""
+    if calls_ops():
+        return Matrix(rowptr, col, value)
     size = (rowptr.numel() - 1, rowptr.numel() - 1)
     return torch.sparse_csr_tensor(rowptr.to(col.dtype), col, value, size,
                                    check_invariants=False)
 
 
-def transpose(adj: Tensor) -> Tensor:
+def transpose(adj: Any) -> Any:
     r"""The transpose of a CSR matrix, in CSR."""
-    rowptr, col = adj.crow_indices(), adj.col_indices()
+    rowptr, col, value = csr_of(adj)
     row = torch.repeat_interleave(rowptr.diff(), output_size=col.numel())
-    rowptr, col, (value, ) = to_csr(col, row, adj.size(0), adj.values())
+    rowptr, col, (value, ) = to_csr(col, row, rowptr.numel() - 1, value)
     assert value is not None
     return csr_tensor(rowptr, col, value)
 
 
-def product(adj: Tensor, x: Tensor) -> Tensor:
-    r"""The product of a CSR matrix and :obj:`x` of shape :obj:`[*, N, F]`.
+def product(adj: Any, x: Tensor, adj_back: Any = None) -> Tensor:
+    r"""The product of a CSR matrix and :obj:`x` of shape :obj:`[*, N, F]`,
+    which is differentiable in compiled graphs only, given the transpose.
+    """
+    shape, (rowptr, col, value) = x.shape, csr_of(adj)
+    x = (x if calls_ops() else x.detach()).to(value.dtype)
+    if x.dim() > 2:  # Neighbours are summed once for all the stacked inputs.
+        x = x.movedim(-2, 0).reshape(shape[-2], x[..., 0, :].numel()
+                                     if shape[-2] else 0)
+    if calls_ops():
+        out = _product_op(rowptr, col, value, x, *(adj_back or adj))
+    else:
+        out = _product(rowptr, col, value, x)
+    if len(shape) > 2 and shape[-2] > 0:
+        out = out.view(shape[-2], *shape[:-2], shape[-1]).movedim(0, -2)
+    return out if shape[-2] > 0 else out.new_zeros(shape)
+
+
+def _product(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
+    r"""The product with a matrix of features.
 
     To sum weighted rows of a table is what an embedding bag does, and its
     kernels do it faster than the sparse libraries, on any device and for
     every type.
     """
-    shape, value = x.shape, adj.values()
-    x = x.detach().to(value.dtype)
-    if x.dim() > 2:  # Neighbours are summed once for all the stacked inputs.
-        x = x.movedim(-2, 0).reshape(shape[-2], x[..., 0, :].numel()
-                                     if shape[-2] else 0)
     if x.numel() == 0 or value.numel() == 0:
-        out = x.new_zeros(adj.size(0), x.size(1))
-    else:
-        out = torch.nn.functional.embedding_bag(
-            adj.col_indices(), x.contiguous(), adj.crow_indices(), mode='sum',
-            per_sample_weights=value, include_last_offset=True)
-    if len(shape) > 2 and shape[-2] > 0:
-        out = out.view(shape[-2], *shape[:-2], shape[-1]).movedim(0, -2)
-    return out if shape[-2] > 0 else out.new_zeros(shape)
+        return x.new_zeros(rowptr.numel() - 1, x.size(1))
+    return torch.nn.functional.embedding_bag(
+        col, x.contiguous(), rowptr, mode='sum', per_sample_weights=value,
+        include_last_offset=True)
 
 
 class _SpMM(torch.autograd.Function):
@@ -364,13 +403,61 @@ class _SpMM(torch.autograd.Function):
         return spmm(back, grad, ctx.adj).to(ctx.dtype), None, None
 
 
-def spmm(adj: Tensor, x: Tensor, adj_back: Tensor | None = None) -> Tensor:
+def spmm(adj: Any, x: Tensor, adj_back: Any = None) -> Tensor:
     r"""The differentiable product of a CSR matrix and :obj:`x`.
 
     The gradient is the product with the transpose: :obj:`adj_back` if it is
     given (the matrix itself where that is symmetric), otherwise it is made
     when it is needed.
     """
+    if calls_ops():
+        if adj_back is None and torch.is_grad_enabled() and x.requires_grad:
+            adj_back = transpose(adj)
+        return product(adj, x, adj_back)
     if not (x.requires_grad and torch.is_grad_enabled()):
         return product(adj, x)
     return _SpMM.apply(x, adj, adj_back)
+
+
+# For compiled graphs #########################################################
+
+# The compiler makes atomic additions of sums over neighbors, one by one, and
+# slow. These it calls as they are:
+
+
+@torch.library.custom_op('torch_agcn::sort', mutates_args=())
+def _sort_op(row: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    return _sort(row, num_nodes)
+
+
+@_sort_op.register_fake
+def _(row: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    return (row.new_empty(row.size(0), dtype=torch.long),
+            row.new_empty(num_nodes + 1, dtype=torch.long))
+
+
+@torch.library.custom_op('torch_agcn::product', mutates_args=())
+def _product_op(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor,
+                rowptr_back: Tensor, col_back: Tensor,
+                value_back: Tensor) -> Tensor:
+    return _product(rowptr, col, value, x)
+
+
+@_product_op.register_fake
+def _(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor,
+      *back: Tensor) -> Tensor:
+    return x.new_empty(rowptr.size(0) - 1, x.size(1))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    rowptr, col, value, _, *back = inputs
+    ctx.save_for_backward(*back, rowptr, col, value)
+
+
+def _turn_back(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rowptr, col, value, *back = ctx.saved_tensors
+    out = _product_op(rowptr, col, value, grad, *back)
+    return None, None, None, out, None, None, None
+
+
+_product_op.register_autograd(_turn_back, setup_context=_keep)

@@ -27,9 +27,11 @@ from torch_geometric.utils import is_sparse
 
 from torch_agcn._sparse import (
     Edges,
+    Matrix,
     accumulation_dtype,
     apart_from_self_loops,
     bipartite,
+    calls_ops,
     check_devices,
     check_kind,
     csr_tensor,
@@ -662,7 +664,7 @@ class AGCNConv(MessagePassing):
                 and is_saturated(x, edges, beta)):
             return None
         x = check_features(x, self.__class__.__name__)
-        if graph.energy_adj is None:
+        if graph.energy_adj is None or is_traced():
             energy = edge_energy(x, edges, batch, size)
         else:
             mean_degree = graph.mean_degree
@@ -721,8 +723,10 @@ class AGCNConv(MessagePassing):
         # What is scaled first and last, in between, and P x.
         u = x if graph.scale is None else graph.scale * x
         # propagate_type: (x: Tensor, edge_weight: OptTensor, adj_back: OptTensor)  # noqa: E501
-        au = self.propagate(graph.adj, x=u, edge_weight=graph.weight,
-                            adj_back=graph.adj_back)
+        au = (spmm(graph.adj, u, graph.adj_back)
+              if isinstance(graph.adj, Matrix) else
+              self.propagate(graph.adj, x=u, edge_weight=graph.weight,
+                             adj_back=graph.adj_back))
         if isinstance(graph.loops, Tensor):
             au = torch.addcmul(au, graph.loops, u)
         elif graph.loops is not None:
@@ -921,9 +925,10 @@ class AGCNConv(MessagePassing):
         edges = self._find_edges(x, edge_index, edge_weight, sizes)
         num_sources = None if sizes is None else sizes[0]
         is_fused = self._is_fused(x, edge_index, edges.weight)
-        if (is_fused and not self.cached and not is_sample
-                and self.momentum is None):
+        is_estimated = is_sample or self.momentum is not None
+        if is_fused and not is_estimated and (not self.cached or is_traced()):
             return self._make_scaled(x, edges, num_sources)
+        is_fused = is_fused and not is_traced()
         edges = self._add_loops(x, edges, num_sources)
         if degree is None:
             degree = degrees(edges, x.size(-2), accumulation_dtype(x.dtype))
@@ -1071,14 +1076,15 @@ class AGCNConv(MessagePassing):
                      and bool((degree > 0).all()))
 
     def _is_fused(self, x: Tensor, edge_index: Adj, weight: OptTensor) -> bool:
-        if (not self.fuse or self.explain or is_traced()
-                or self.flow == 'target_to_source'
+        if (not self.fuse or self.explain or self.flow == 'target_to_source'
                 or (weight is not None and weight.requires_grad)):
             return False
         if any((self._message_forward_pre_hooks, self._message_forward_hooks,
                 self._aggregate_forward_pre_hooks,
                 self._aggregate_forward_hooks)):
             return False  # They want to see messages.
+        if is_traced():
+            return x.is_cpu and calls_ops()
         return self.cached or x.is_cpu or is_sparse(edge_index)
 
     def _explained(self, graph: Graph) -> Edges:
