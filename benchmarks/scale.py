@@ -460,6 +460,10 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
                                     *(v.iloc[-1] for v in found),
                                     found[0].index[-1]))
     holds = next((v for v in ['not shown', 'no'] if v in verdicts), 'yes')
+    form = list(fastest(rows).values())[-1:]
+    texts += [f'{name} itself: ' + ' and '.join(
+        f'{slope(rows, name, value):.2f}'
+        for value in ['milliseconds', 'megabytes']) for name in form if texts]
     text = f'Time and memory against edges: {"; ".join(texts)}.'
     if not texts:
         text = 'Not enough sizes yet.'
