@@ -6,7 +6,7 @@ import torch
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.utils import to_undirected
 
-from torch_agcn import AGCNConv
+from torch_agcn import AGCNConv, functional
 from torch_agcn.functional import (
     dirichlet_energy,
     mean_average_distance,
@@ -16,6 +16,7 @@ from torch_agcn.functional import (
 
 MEASURES = [dirichlet_energy, relative_energy, mean_average_distance]
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
+PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
 
 
 @pytest.mark.parametrize('measure', MEASURES)
@@ -150,3 +151,53 @@ def test_the_gate_without_a_mask():
     conv.explain, conv._edge_mask = False, torch.zeros(8)
     conv._apply_sigmoid = False
     assert torch.equal(conv.gate(x, TRIANGLE), expected)
+
+
+@pytest.mark.parametrize('batch_size', [1.5, '2', [2]])
+def test_a_number_of_graphs_is_a_whole_number(batch_size):
+    x, batch = torch.randn(3, 2), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match='pass a tensor and a whole number'):
+        dirichlet_energy(x, PATH, batch=batch, batch_size=batch_size)
+
+
+@pytest.mark.parametrize('symmetric', [False, True])
+@pytest.mark.parametrize('many', [False, True])
+def test_energy_by_matrix_is_differentiable_twice(symmetric, many):
+    dense = torch.rand(5, 5, dtype=torch.double)
+    dense[:2, 2:] = dense[2:, :2] = 0  # two graphs
+    if symmetric:
+        dense = dense + dense.t()
+    row, col = dense.nonzero().t()
+    rowptr, col, (value, ) = functional.to_csr(row, col, 5, dense[row, col])
+    adj = functional.csr_tensor(rowptr, col, value)
+    batch = torch.tensor([0, 0, 1, 1, 1]) if many else None
+    mean_degree = (dense.sum(0) + dense.sum(1)) / 2
+
+    def energy(x):
+        return functional.matrix_energy(x, adj, adj if symmetric else None,
+                                        mean_degree, batch, 2 if many else 1)
+
+    x = torch.randn(5, 3, dtype=torch.double, requires_grad=True)
+    for shift in [0.0, 100.0]:  # Far from zero, the mean is taken away.
+        shifted = (x + shift).detach().requires_grad_()
+        assert torch.autograd.gradcheck(energy, shifted, atol=1e-4)
+        assert torch.autograd.gradgradcheck(energy, shifted, atol=1e-4)
+
+
+@pytest.mark.parametrize('cached', [False, True])
+@pytest.mark.parametrize('scale', [1e-12, 1e-6, 1.0, 1e6, 1e12])
+def test_relative_gates_know_no_scale(scale, cached):
+    conv = AGCNConv(2, 2, beta=2.0, energy='relative', residual=True,
+                    cached=cached)
+    x = torch.tensor([[1., 2.], [3., 1.], [2., 5.]])
+    expected = conv.gate(x, PATH)
+    assert 0.1 < expected < 0.9
+    assert torch.allclose(conv.gate(scale * x, PATH), expected, rtol=1e-4)
+
+
+def test_relative_gates_are_not_rounded_by_autocast():
+    conv = AGCNConv(2, 2, beta=2.0, energy='relative', cached=True)
+    x = torch.tensor([[101., 102.], [103., 101.], [102., 105.]])
+    expected = conv.gate(x, PATH)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert torch.allclose(conv.gate(x, PATH), expected, rtol=1e-4)

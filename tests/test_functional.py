@@ -481,3 +481,22 @@ def test_bad_input(measure, kwargs, message):
 def test_bad_beta(beta):
     with pytest.raises(ValueError, match='anisotropic_gate'):
         anisotropic_gate(torch.ones(3), beta)
+
+
+@pytest.mark.parametrize('beta', [1e-3, 1e3])
+def test_energy_that_compiled_graphs_call(beta):
+    row, col = torch.randint(9, (2, 60))
+    weight = torch.rand(60, dtype=torch.double)
+    x = torch.randn(9, 4, dtype=torch.double, requires_grad=True)
+    args = x, row, col, weight, beta
+    torch.library.opcheck(functional.energy_or_enough, args)
+    energy = functional.energy_or_enough(*args)
+    expected = dirichlet_energy(x, torch.stack([col, row]), weight)
+    gates = [anisotropic_gate(v, beta) for v in (energy, expected)]
+    assert torch.allclose(*gates)
+    assert (gates[0] == 1) == (beta > 1)
+    if beta < 1:
+        assert torch.allclose(energy, expected)
+    grads = [torch.autograd.grad(gate, x)[0] for gate in gates]
+    assert torch.allclose(*grads)
+    assert grads[0].any() == (beta < 1)

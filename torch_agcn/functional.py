@@ -862,3 +862,60 @@ def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
             return False  # At this rate all edges together will not do.
         begin, end = end, int(1.1 * end * needed / part) + 1
     return False
+
+
+# For compiled graphs #########################################################
+
+# Compiled code does not look at values, to see that a few edges will do. This
+# it calls as it is:
+
+
+@torch.library.custom_op('torch_agcn::energy', mutates_args=())
+def energy_or_enough(x: Tensor, row: Tensor, col: Tensor, weight: Tensor,
+                     beta: float) -> Tensor:
+    r"""The Dirichlet energy of :obj:`x`, or any from which the gate is exactly
+    one, if a few edges prove that it is more.
+    """
+    edges = Edges(row, col, weight)
+    if is_saturated(x, edges, beta):
+        return x.new_tensor(saturation(beta, x.dtype))
+    return edge_energy(x, edges)
+
+
+@energy_or_enough.register_fake
+def _(x: Tensor, row: Tensor, col: Tensor, weight: Tensor,
+      beta: float) -> Tensor:
+    return x.new_empty(())
+
+
+@torch.library.custom_op('torch_agcn::energy_gradient', mutates_args=())
+def _energy_gradient(grad: Tensor, x: Tensor, row: Tensor, col: Tensor,
+                     weight: Tensor) -> Tensor:
+    if grad == 0:  # of a gate that is one
+        return torch.zeros_like(x)
+    edges = Edges(row, col, weight)
+    mean_degree = mean_degrees(edges, degrees(edges, x.size(0), x.dtype))
+    x = x - mean_over_nodes(x, None, None, None)
+    out = 2 * mean_degree.unsqueeze(-1) * x
+    for ends in [(row, col), (col, row)]:
+        rowptr, other, (value, ) = to_csr(*ends, x.size(0), weight)
+        assert value is not None
+        out -= product(csr_tensor(rowptr, other, value), x)
+    return out.mul_(grad)
+
+
+@_energy_gradient.register_fake
+def _(grad: Tensor, x: Tensor, *edges: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+
+
+def _energy_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return (_energy_gradient(grad, *ctx.saved_tensors), None, None, None,
+            None)
+
+
+energy_or_enough.register_autograd(_energy_backward, setup_context=_keep)

@@ -56,6 +56,7 @@ from torch_agcn.functional import (
     energy_from_neighbors,
     energy_from_product,
     energy_from_sums,
+    energy_or_enough,
     energy_sums,
     is_saturated,
     matrix_energy,
@@ -664,7 +665,11 @@ class AGCNConv(MessagePassing):
                 and is_saturated(x, edges, beta)):
             return None
         x = check_features(x, self.__class__.__name__)
-        if graph.energy_adj is None or is_traced():
+        if (isinstance(graph.adj, Matrix) and batch is None and x.dim() == 2
+                and not isinstance(beta, Tensor)):
+            assert edges.weight is not None
+            energy = energy_or_enough(x, *edges, beta)
+        elif graph.energy_adj is None or is_traced():
             energy = edge_energy(x, edges, batch, size)
         else:
             mean_degree = graph.mean_degree
