@@ -201,3 +201,11 @@ def test_relative_gates_are_not_rounded_by_autocast():
     expected = conv.gate(x, PATH)
     with torch.autocast('cpu', torch.bfloat16):
         assert torch.allclose(conv.gate(x, PATH), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize('beta', [0.0, 1e-40, 1e-30, 1e-4, 1.0, 1e4, 1e30])
+def test_a_beta_in_a_tensor_is_the_same_number(beta):
+    energy = torch.tensor([0., 1e-10, 0.1, 1., 50., 1e4, 1e15, 1e30, 3e38])
+    out = functional.anisotropic_gate(energy, torch.tensor(beta))
+    assert torch.allclose(out, functional.anisotropic_gate(energy, beta))
+    assert 0 <= out.min() and out.max() <= 1
