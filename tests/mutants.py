@@ -87,6 +87,11 @@ EQUIVALENT = [
     Excuse('mean_average_distance', 'torch.where(has_neighbor, degree, 1.0)',
            'what is divided by this is not looked at', '(2.0)'),
     Excuse('is_saturated', 'num_edges // 4', SPEED),
+    Excuse('edge_energy', 'row.numel() * x.size(-1) < MANY_NUMBERS', SPEED),
+    Excuse('matmul', 'row.numel() * x.size(-1) < MANY_NUMBERS', SPEED),
+    Excuse('AGCNConv._segment', 'math.isqrt(self.num_hops - 1) + 1',
+           'how many steps are taken once more at a time is a matter of '
+           'memory alone'),
     Excuse('_sum_over_edges', 'size or 0',
            'without graphs, nothing is left to be summed', '(1)'),
     Excuse('check_batch', 'is_traced() or (bound and (not batch.is_cpu))',

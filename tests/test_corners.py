@@ -208,4 +208,32 @@ def test_a_beta_in_a_tensor_is_the_same_number(beta):
     energy = torch.tensor([0., 1e-10, 0.1, 1., 50., 1e4, 1e15, 1e30, 3e38])
     out = functional.anisotropic_gate(energy, torch.tensor(beta))
     assert torch.allclose(out, functional.anisotropic_gate(energy, beta))
-    assert 0 <= out.min() and out.max() <= 1
+    assert out.min() >= 0 and out.max() <= 1
+
+
+@pytest.mark.parametrize('kwargs', [
+    dict(beta=0.01), dict(energy='relative', residual=True, num_hops=2)])
+@pytest.mark.parametrize('cached', [False, True])
+def test_many_features_on_a_batch_of_graphs(kwargs, cached):
+    # Leading dimensions, and a gate for each of them and for each graph.
+    edge_index = torch.cat([PATH, PATH + 3], dim=1)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    conv = AGCNConv(4, 2, cached=cached, **kwargs)
+    x = torch.randn(3, 6, 4) * torch.tensor([1., 2., 3.]).view(3, 1, 1)
+    expected = torch.stack([conv(part, edge_index, batch=batch) for part in x])
+    assert torch.allclose(conv(x, edge_index, batch=batch), expected,
+                          atol=1e-5)
+
+
+@pytest.mark.parametrize('energy', ['total', 'relative'])
+def test_one_batch_makes_an_estimate(energy):
+    conv = AGCNConv(2, 2, beta=0.1, energy=energy, momentum=0.1)
+    x = torch.tensor([[1., 2.], [3., 1.], [2., 5.]])
+    other = torch.tensor([[1., 0.], [1., 0.5], [1., 1.]])
+    conv.eval()
+    before = conv.gate(other, PATH)  # its own
+    conv.train()
+    conv(x, PATH)
+    conv.eval()
+    assert not torch.allclose(conv.gate(other, PATH), before)
+    assert torch.allclose(conv.gate(other, PATH), conv.gate(x, PATH))

@@ -1016,7 +1016,7 @@ class AGCNConv(MessagePassing):
                 keep = stands_for != 0
                 edges = Edges(*(v[keep] for v in edges if v is not None))
         return graph._replace(edges=edges, energy_adj=None, energy_back=None,
-                              is_symmetric=False, is_sample=True)
+                              is_sample=True)
 
     def _make_edges(self, x: Tensor, edge_index: Adj,
                     edge_weight: OptTensor) -> Edges:
