@@ -5,6 +5,8 @@ Throughout, :obj:`row` is the receiving node of an edge and :obj:`col` the
 sending one, so that entry :math:`(row, col)` of the matrix weighs what
 :obj:`row` hears from :obj:`col`.
 """
+import warnings
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -339,10 +341,22 @@ def short(value: Tensor, copy: bool = False) -> Tensor:
     return value.to(torch.int32 if fits else value.dtype, copy=copy)
 
 
+@cache
+def _say_nothing_of_beta() -> None:
+    # That torch's support is in beta state is said with the first matrix, and
+    # tells users of a layer nothing.
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        zero = torch.zeros(1, dtype=torch.long)
+        torch.sparse_csr_tensor(zero, zero[:0], zero[:0].float(), (0, 0),
+                                check_invariants=False)
+
+
 def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor) -> Any:
     r"""A square CSR matrix of :class:`torch.sparse`, or of ours."""
     if calls_ops():
         return Matrix(rowptr, col, value)
+    _say_nothing_of_beta()
     size = (rowptr.numel() - 1, rowptr.numel() - 1)
     return torch.sparse_csr_tensor(rowptr.to(col.dtype), col, value, size,
                                    check_invariants=False)

@@ -2,6 +2,8 @@ import copy
 import itertools
 import math
 import pickle
+import subprocess
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -56,6 +58,21 @@ def way(request, monkeypatch):
     if request.param == 'edges':
         monkeypatch.setattr(AGCNConv, '_is_fused', lambda *args: False)
     return dict(cached=request.param == 'cached')
+
+
+def test_nothing_is_said():
+    # Of sparse matrices in beta state, say, which torch says once.
+    code = """import torch, warnings
+from torch_agcn import AGCNConv
+warnings.simplefilter('error')
+edge_index = torch.tensor([[0, 1], [1, 0]])
+for cached in [False, True]:
+    conv = AGCNConv(2, 2, cached=cached)
+    conv(torch.randn(2, 2), edge_index).sum().backward()
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # Against GCNConv #############################################################
