@@ -32,7 +32,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FUNCTIONAL = 'torch_agcn/functional.py'
 CONV = 'torch_agcn/nn/conv/agcn_conv.py'
-TESTS = ['tests/test_functional.py', 'tests/nn/conv/test_agcn_conv.py',
+TESTS = ['tests/test_functional.py', 'tests/test_sparse.py',
+         'tests/nn/conv/test_agcn_conv.py',
          'tests/test_minibatch.py', 'tests/nn/conv/test_agcn2_conv.py',
          'tests/nn/models/test_agcn.py', 'tests/nn/models/test_deep_agcn.py',
          'tests/test_corners.py', 'tests/test_fuzz.py']
@@ -70,6 +71,11 @@ EQUIVALENT = [
     Excuse('blocks', 'max(2**20 // max(width, 1), 1)', BLOCKS),
     Excuse('symmetric_step', 'degree.sqrt().unsqueeze(-1)', ONE_DIM),
     Excuse('mean_over_nodes', '.unsqueeze(-1)', ONE_DIM, '(1)'),
+    Excuse('energy_sums', '.unsqueeze(-1)', ONE_DIM, '(1)'),
+    Excuse('matmul', '.unsqueeze(-1)', ONE_DIM, '(1)'),
+    Excuse('_MatrixEnergy.backward', 'mean_degree.unsqueeze(-1)', ONE_DIM,
+           '(1)'),
+    Excuse('_energy_gradient', '.unsqueeze(-1)', ONE_DIM, '(1)'),
     Excuse('energy_from_product', '.unsqueeze(-1)', ONE_DIM, '(1)'),
     Excuse('quotient', '256', 'what is rounding is not known so exactly',
            '(257)'),
@@ -82,11 +88,15 @@ EQUIVALENT = [
     Excuse('energy_by_matrix',
            'x.is_cpu and (not _is_much(energy, whole, 0.001))', ON_DEVICES,
            '(not _is_much(energy, whole, 0.001))'),
+    Excuse('energy_by_matrix',
+           'x.is_cpu and (not _is_much(energy, whole, 0.001))', SPEED,
+           '(x.is_cpu)'),
     Excuse('energy_from_neighbors', 'u.is_cpu and (not is_traced())',
            ON_DEVICES, '(not is_traced())'),
     Excuse('mean_average_distance', 'torch.where(has_neighbor, degree, 1.0)',
            'what is divided by this is not looked at', '(2.0)'),
     Excuse('is_saturated', 'num_edges // 4', SPEED),
+    Excuse('is_saturated', 'int(1.1 * end * needed / part) + 1', SPEED),
     Excuse('edge_energy', 'row.numel() * x.size(-1) < MANY_NUMBERS', SPEED),
     Excuse('matmul', 'row.numel() * x.size(-1) < MANY_NUMBERS', SPEED),
     Excuse('AGCNConv._segment', 'math.isqrt(self.num_hops - 1) + 1',

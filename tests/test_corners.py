@@ -1,6 +1,8 @@
 r"""Corners that mutants showed to be out of sight of all other tests (see
 ``mutants.py``).
 """
+import itertools
+
 import pytest
 import torch
 from torch_geometric.explain import Explainer, GNNExplainer
@@ -177,9 +179,10 @@ def test_energy_by_matrix_is_differentiable_twice(symmetric, many):
         return functional.matrix_energy(x, adj, adj if symmetric else None,
                                         mean_degree, batch, 2 if many else 1)
 
-    x = torch.randn(5, 3, dtype=torch.double, requires_grad=True)
-    for shift in [0.0, 100.0]:  # Far from zero, the mean is taken away.
-        shifted = (x + shift).detach().requires_grad_()
+    for shape, shift in itertools.product([(5, 3), (2, 5, 3)], [0.0, 100.0]):
+        # Far from zero, the mean is taken away.
+        shifted = torch.randn(shape, dtype=torch.double) + shift
+        shifted.requires_grad_()
         assert torch.autograd.gradcheck(energy, shifted, atol=1e-4)
         assert torch.autograd.gradgradcheck(energy, shifted, atol=1e-4)
 
@@ -237,3 +240,9 @@ def test_one_batch_makes_an_estimate(energy):
     conv.eval()
     assert not torch.allclose(conv.gate(other, PATH), before)
     assert torch.allclose(conv.gate(other, PATH), conv.gate(x, PATH))
+
+
+def test_sums_that_are_rounding_count_as_smooth():
+    # Energy, spread, weight, and two means that the spread is nothing beside.
+    sums = torch.tensor([[1e-11, 1e-11, 5., 1., 1.], [1e-5, 1e-5, 5., 1., 1.]])
+    assert functional.energy_from_sums(sums).tolist() == [0.0, 1.0]

@@ -484,7 +484,7 @@ def test_bad_beta(beta):
 
 
 @pytest.mark.parametrize('beta', [1e-3, 1e3])
-def test_energy_that_compiled_graphs_call(beta):
+def test_energy_as_an_operator(beta):
     row, col = torch.randint(9, (2, 60))
     weight = torch.rand(60, dtype=torch.double)
     x = torch.randn(9, 4, dtype=torch.double, requires_grad=True)

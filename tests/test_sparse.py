@@ -43,7 +43,7 @@ def test_apart_from_self_loops():
 
 
 @pytest.mark.parametrize('width', [0, 3])
-def test_what_compiled_graphs_call(width):
+def test_operators(width):
     dense = torch.tensor([[0., 2., 0.], [0., 0., 3.], [5., 0., 7.]]).double()
     row, col = dense.nonzero().t()
     value = dense[row, col]

@@ -1237,12 +1237,14 @@ def test_the_edge_mask_reaches_the_energy(energy, dense):
     assert (mask.grad != 0).all()
 
 
-@pytest.mark.parametrize('mode', [MODES[0], MODES[3],
-                                  dict(MODES[1], num_hops=2, alpha=0.2)])
+@pytest.mark.parametrize('mode', [
+    MODES[0], MODES[3], dict(MODES[0], learn_beta=True),
+    dict(MODES[3], learn_beta=True), dict(MODES[1], normalize=False),
+    dict(MODES[1], num_hops=2, alpha=0.2, learn_beta=True)])
 @pytest.mark.parametrize('dynamic', [False, True])
 def test_compile_without_graph_break(mode, dynamic):
     torch._dynamo.reset()
-    conv = AGCNConv(4, 3, learn_beta=True, **mode)
+    conv = AGCNConv(4, 3, **mode)
     compiled = torch.compile(conv, fullgraph=True, dynamic=dynamic,
                              backend='aot_eager')
     for num_nodes in [12, 17] if dynamic else [12]:

@@ -667,8 +667,10 @@ class AGCNConv(MessagePassing):
         x = check_features(x, self.__class__.__name__)
         if (isinstance(graph.adj, Matrix) and batch is None and x.dim() == 2
                 and not isinstance(beta, Tensor)):
-            assert edges.weight is not None
-            energy = energy_or_enough(x, *edges, beta)
+            row, col, weight = edges
+            if weight is None:
+                weight = torch.ones_like(row, dtype=x.dtype)
+            energy = energy_or_enough(x, row, col, weight, beta)
         elif graph.energy_adj is None or is_traced():
             energy = edge_energy(x, edges, batch, size)
         else:
