@@ -77,6 +77,7 @@ EQUIVALENT = [
            '(1)'),
     Excuse('_energy_gradient', '.unsqueeze(-1)', ONE_DIM, '(1)'),
     Excuse('energy_from_product', '.unsqueeze(-1)', ONE_DIM, '(1)'),
+    Excuse('energy_from_neighbors', '.unsqueeze(-1)', ONE_DIM, '(1)'),
     Excuse('quotient', '256', 'what is rounding is not known so exactly',
            '(257)'),
     Excuse('vanishing', '746.0', 'larger numbers vanish as well', '(1492.0)'),

@@ -246,3 +246,12 @@ def test_sums_that_are_rounding_count_as_smooth():
     # Energy, spread, weight, and two means that the spread is nothing beside.
     sums = torch.tensor([[1e-11, 1e-11, 5., 1., 1.], [1e-5, 1e-5, 5., 1., 1.]])
     assert functional.energy_from_sums(sums).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize('residual', [False, True])
+@pytest.mark.parametrize('learn_beta', [False, True])
+def test_symmetric_steps_are_differentiable_twice(residual, learn_beta):
+    conv = AGCNConv(2, 2, beta=2.0, energy='relative', residual=residual,
+                    learn_beta=learn_beta, num_hops=2, cached=True).double()
+    x = torch.randn(3, 2, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: conv(x, PATH), x)
