@@ -117,6 +117,9 @@ EQUIVALENT = [
            '(weight * sums[..., 3:].square().sum(-1))'),
     Excuse('AGCNConv._make_matrix', 'row.is_cpu and torch.is_grad_enabled()',
            SPEED, '(row.is_cpu)'),
+    Excuse('AGCNConv._make_matrix',
+           'self.cached or (row.is_cpu and torch.is_grad_enabled())', SPEED,
+           '(self.cached)'),
     Excuse('AGCNConv._make_sample', 'edges.row.is_cpu and (not is_traced())'
            ' and (not self.explain)', ON_DEVICES,
            '(not is_traced() and (not self.explain))'),

@@ -255,3 +255,11 @@ def test_symmetric_steps_are_differentiable_twice(residual, learn_beta):
                     learn_beta=learn_beta, num_hops=2, cached=True).double()
     x = torch.randn(3, 2, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: conv(x, PATH), x)
+
+
+def test_one_tensor_stands_for_both_sides_of_a_batch():
+    conv = AGCNConv((2, 2), 3, beta=0.1)
+    x, batch = torch.randn(3, 2), torch.tensor([0, 0, 1])
+    inside = torch.tensor([[0, 1, 2], [1, 0, 2]])
+    assert conv(x, inside, batch=batch).equal(
+        conv((x, x), inside, batch=(batch, batch)))
