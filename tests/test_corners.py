@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.utils import to_undirected
 
 from torch_agcn import AGCNConv, functional
@@ -263,3 +264,22 @@ def test_one_tensor_stands_for_both_sides_of_a_batch():
     inside = torch.tensor([[0, 1, 2], [1, 0, 2]])
     assert conv(x, inside, batch=batch).equal(
         conv((x, x), inside, batch=(batch, batch)))
+
+
+@pytest.mark.parametrize('kwargs', [
+    dict(beta=0.05), dict(beta=2.0, energy='relative', residual=True)])
+def test_masks_of_explainers_between_two_types(kwargs):
+    edge_index = torch.tensor([[0, 1, 2, 0], [0, 1, 1, 1]])
+    x = torch.randn(3, 2), torch.randn(2, 2)
+    conv = AGCNConv((2, 2), 3, **kwargs)
+    expected = conv(x, edge_index), conv.gate(x, edge_index)
+    set_masks(conv, torch.ones(4), edge_index, apply_sigmoid=False)
+    for found, value in zip([conv(x, edge_index), conv.gate(x, edge_index)],
+                            expected):
+        assert torch.allclose(found, value, atol=1e-6)
+    # Without its last edge:
+    mask = torch.tensor([1., 1., 1., 0.])
+    set_masks(conv, mask, edge_index, apply_sigmoid=False)
+    masked = conv.gate(x, edge_index)
+    clear_masks(conv)
+    assert torch.allclose(masked, conv.gate(x, edge_index[:, :3]), atol=1e-6)
