@@ -64,7 +64,7 @@ def test_nothing_is_said():
     # Of sparse matrices in beta state, say, which torch says once.
     code = """import torch, warnings
 from torch_agcn import AGCNConv
-warnings.simplefilter('error')
+warnings.simplefilter('error', UserWarning)
 edge_index = torch.tensor([[0, 1], [1, 0]])
 for cached in [False, True]:
     conv = AGCNConv(2, 2, cached=cached)
