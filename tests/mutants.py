@@ -115,6 +115,15 @@ EQUIVALENT = [
            'the spread is compared with 1e-9 of this, and never as small as '
            'that part of itself',
            '(weight * sums[..., 3:].square().sum(-1))'),
+    Excuse('_SymmetricStep.forward',
+           'spread + total * (inverse * mean).square().sum()',
+           'the spread is compared with 1e-9 of this, and never as small as '
+           'that part of itself',
+           '(total * (inverse * mean).square().sum())'),
+    Excuse('is_saturated',
+           '_squared_differences(x.detach(), row[some], col[some]) / 2',
+           'the exponential of a quarter vanishes beside one as well',
+           '(_squared_differences(x.detach(), row[some], col[some]))'),
     Excuse('AGCNConv._make_matrix', 'row.is_cpu and torch.is_grad_enabled()',
            SPEED, '(row.is_cpu)'),
     Excuse('AGCNConv._make_matrix',

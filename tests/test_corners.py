@@ -166,21 +166,21 @@ def test_a_number_of_graphs_is_a_whole_number(batch_size):
 @pytest.mark.parametrize('symmetric', [False, True])
 @pytest.mark.parametrize('many', [False, True])
 def test_energy_by_matrix_is_differentiable_twice(symmetric, many):
-    dense = torch.rand(5, 5, dtype=torch.double)
+    dense = torch.rand(4, 4, dtype=torch.double)
     dense[:2, 2:] = dense[2:, :2] = 0  # two graphs
     if symmetric:
         dense = dense + dense.t()
     row, col = dense.nonzero().t()
-    rowptr, col, (value, ) = functional.to_csr(row, col, 5, dense[row, col])
+    rowptr, col, (value, ) = functional.to_csr(row, col, 4, dense[row, col])
     adj = functional.csr_tensor(rowptr, col, value)
-    batch = torch.tensor([0, 0, 1, 1, 1]) if many else None
+    batch = torch.tensor([0, 0, 1, 1]) if many else None
     mean_degree = (dense.sum(0) + dense.sum(1)) / 2
 
     def energy(x):
         return functional.matrix_energy(x, adj, adj if symmetric else None,
                                         mean_degree, batch, 2 if many else 1)
 
-    for shape, shift in itertools.product([(5, 3), (2, 5, 3)], [0.0, 100.0]):
+    for shape, shift in itertools.product([(4, 1), (2, 4, 1)], [0.0, 100.0]):
         # Far from zero, the mean is taken away.
         shifted = torch.randn(shape, dtype=torch.double) + shift
         shifted.requires_grad_()

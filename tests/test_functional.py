@@ -500,3 +500,9 @@ def test_energy_as_an_operator(beta):
     grads = [torch.autograd.grad(gate, x)[0] for gate in gates]
     assert torch.allclose(*grads)
     assert grads[0].any() == (beta < 1)
+    # What is constant does not count, however large:
+    x = (x.detach() + 1e4).float().requires_grad_()
+    energy = functional.energy_or_enough(x, row, col, weight.float(), 1e-12)
+    expected = dirichlet_energy(x.double(), torch.stack([col, row]), weight)
+    assert torch.allclose(torch.autograd.grad(energy, x)[0],
+                          torch.autograd.grad(expected, x)[0], atol=1e-3)

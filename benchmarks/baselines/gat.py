@@ -17,11 +17,14 @@ from torch_geometric.nn import GATConv
 from torch_geometric.utils import (
     add_self_loops,
     remove_self_loops,
+    scatter,
     sort_edge_index,
 )
 
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.training import Run, drop, dropout, fit, row_pointer
+
+FAR = 60.0  # its negative exponential is far from zero
 
 
 class Neighbors(NamedTuple):
@@ -104,9 +107,14 @@ class AttentionConv(GATConv):
         logit = leaky_relu(source.index_select(0, graph.col)
                            + target.index_select(0, graph.row),
                            self.negative_slope)
-        with torch.no_grad():  # no less than any logit of the node
-            top = leaky_relu(source.amax(dim=0) + target,
-                             self.negative_slope)
+        with torch.no_grad():
+            low, high = source.aminmax(dim=0)
+            # No less than any logit of the node, and not so much more that
+            # the exponential of all of them would vanish; or else the most:
+            top = leaky_relu(high + target, self.negative_slope)
+            if not (high - low).max() < FAR:
+                top = scatter(logit, graph.row, dim_size=x.size(0),
+                              reduce='max')
         scale = None
         if self.training and self.dropout > 0:
             scale = drop(torch.ones_like(logit), self.dropout)
