@@ -423,8 +423,9 @@ def _draw_gates(rows: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks.plots import plt, save
     rows = rows[(rows.estimate == 'running') & (rows.method == 'agcn')]
     rows = rows.sort_values('seed').drop_duplicates(['dataset', 'sampling'])
+    order = {name: i for i, name in enumerate(SAMPLINGS)}
     rows = rows.sort_values(['dataset', 'sampling'], key=lambda column:
-                            column.replace(dict(zip(SAMPLINGS, range(9)))))
+                            column.map(lambda name: order.get(name, name)))
     if rows.empty:
         return []
     figure, axes = plt.subplots(1, len(rows), squeeze=False, sharey=True,

@@ -76,7 +76,7 @@ def run(command, path, write=None, lost=0, limit=-1, **options):
 
 if __name__ == '__main__':
     by_fork = multiprocessing.get_context('fork')
-    multiprocessing.get_context = lambda method: by_fork
+    multiprocessing.get_context = lambda method=None: by_fork
     for command, path, options in json.loads(sys.argv[1]):
         log, status = run(globals()[command], path, **options)
         text = Path(path).read_bytes()
