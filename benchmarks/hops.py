@@ -9,8 +9,8 @@ import argparse
 import gc
 import multiprocessing
 import os
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +20,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.results import RESULTS, Table, provenance
-from benchmarks.runner import QUICK, peak_mb, reset_peak
+from benchmarks.runner import QUICK, peak_mb, reset_peak, take_turns
 from benchmarks.runtime import OURS, random_graph, step
 from torch_agcn import AGCNConv
 
@@ -56,21 +56,12 @@ def layer(recompute: bool, nodes: int, edges: int,
 
 def times(table: Table, hops: list[int], repeats: int,
           sizes: dict[str, int]) -> None:
-    r"""Times all numbers of hops in turn; a first round does not count."""
-    sides = {recompute: layer(recompute, **sizes)
-             for recompute in [False, True]}
-    for repeat in tqdm(range(-1, repeats), desc='time'):
-        for K in hops:
-            for recompute, run in sides.items():
-                gc.collect()
-                start = time.perf_counter()
-                run(K)
-                seconds = time.perf_counter() - start
-                if repeat >= 0:
-                    table.append(case='time', recompute=recompute, hops=K,
-                                 repeat=repeat, megabytes='',
-                                 milliseconds=round(1000 * seconds, 3),
-                                 **sizes)
+    r"""Times all numbers of hops in turn."""
+    layers = {recompute: layer(recompute, **sizes)
+              for recompute in [False, True]}
+    take_turns(table, [(dict(recompute=recompute, hops=K), partial(run, K))
+                       for K in hops for recompute, run in layers.items()],
+               repeats, case='time', **sizes)
 
 
 def _peak(recompute: bool, hops: int, sizes: dict[str, int],
@@ -90,16 +81,16 @@ def memory(table: Table, hops: list[int], sizes: dict[str, int]) -> None:
     # Tensors that are dropped go back to the system at once, so that they are
     # not counted, nor hide others:
     with patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_=str(2**16)):
-        for recompute in [False, True]:
-            for K in tqdm(hops, desc=f'memory, recompute={recompute}'):
-                queue = context.Queue()
-                process = context.Process(target=_peak,
-                                          args=(recompute, K, sizes, queue))
-                process.start()
-                table.append(case='memory', recompute=recompute, hops=K,
-                             repeat=0, milliseconds='', megabytes=queue.get(),
-                             **sizes)
-                process.join()
+        for row in tqdm(table.missing([
+                dict(case='memory', recompute=recompute, hops=K, repeat=0,
+                     **sizes) for recompute in [False, True] for K in hops]),
+                desc='memory'):
+            queue = context.Queue()
+            process = context.Process(target=_peak, args=(
+                row['recompute'], row['hops'], sizes, queue))
+            process.start()
+            table.append(**row, milliseconds='', megabytes=queue.get())
+            process.join()
 
 
 def exponent(megabytes: pd.Series) -> float:

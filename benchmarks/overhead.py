@@ -131,12 +131,15 @@ def main(argv: list[str]) -> None:
         print(provenance()['versions'], 'threads =', torch.get_num_threads())
         data = Planetoid(args.root, 'Cora',
                          transform=T.NormalizeFeatures())[0]
-        for name in MODELS:  # a first round that does not count
-            compare(name, data, 1, 1, 0)
-        for repeat in tqdm(range(args.repeats)):
-            for name in MODELS:
-                table.append(**compare(name, data, args.epochs, args.every,
-                                       repeat))
+        todo = table.missing([
+            dict(model=name, epochs=args.epochs, every=args.every,
+                 repeat=repeat)
+            for repeat in range(args.repeats) for name in MODELS])
+        for name in dict.fromkeys(row['model'] for row in todo):
+            compare(name, data, 1, 1, 0)  # a first round that does not count
+        for row in tqdm(todo):
+            table.append(**compare(row['model'], data, args.epochs,
+                                   args.every, row['repeat']))
     rows = table.read()
     if len(rows):
         print(summary(rows).to_string(index=False))

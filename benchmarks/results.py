@@ -73,7 +73,19 @@ class Table:
         self._drop_partial_row()
         if self._is_empty():
             return pd.DataFrame(columns=self.columns)
-        return pd.read_csv(self.path)
+        return pd.read_csv(self.path, dtype={'commit': str})
+
+    def missing(self, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        r"""Those that are not the beginnings of rows from this commit, which
+        is what a time belongs to.
+        """
+        rows = self.read()
+        rows = rows[rows.commit == provenance()['commit']]
+        done = {columns: set(rows[list(columns)].itertuples(index=False,
+                                                            name=None))
+                for columns in {tuple(row) for row in wanted}}
+        return [row for row in wanted
+                if tuple(row.values()) not in done[tuple(row)]]
 
     def append(self, **row: Any) -> None:
         r"""Adds a row, or ends the program where none can be written. It is

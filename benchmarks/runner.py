@@ -13,6 +13,7 @@ An experiment is a module with
   :meth:`conclude`.
 """
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections import defaultdict
@@ -190,7 +192,30 @@ def report(failed: list[tuple[Any, str]]) -> None:
                          f'same command tries them again.')
 
 
-# Memory ######################################################################
+# Time and memory #############################################################
+
+
+def take_turns(table: Table, sides: list[tuple[dict[str, Any], Callable]],
+               repeats: int, part: int = 1, **others: Any) -> None:
+    r"""Times functions in turn, a row for each time, in milliseconds of one
+    of so many parts; a first round does not count. What has a row is not
+    timed again.
+    """
+    todo = table.missing([{**others, **side, 'repeat': repeat}
+                          for repeat in range(repeats) for side, _ in sides])
+    timed = [(row, run) for row in todo for side, run in sides
+             if side.items() <= row.items()]
+    first = [(None, run) for run in dict.fromkeys(run for _, run in timed)]
+    for row, run in tqdm(first + timed, desc=' '.join(map(
+            str, others.values()))):
+        gc.collect()
+        start = time.perf_counter()
+        run()
+        seconds = time.perf_counter() - start
+        if row is not None:
+            blank = dict.fromkeys(table.own_columns, '')
+            table.append(**{**blank, **row, 'milliseconds': round(
+                1000 * seconds / part, 3)})
 
 
 def reset_peak() -> None:

@@ -7,7 +7,6 @@ import argparse
 import gc
 import multiprocessing
 import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from benchmarks.results import (
     provenance,
     write_readme,
 )
+from benchmarks.runner import QUICK, take_turns
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
 from torch_agcn.functional import dirichlet_energy
@@ -61,19 +61,12 @@ def random_graph(num_nodes: int, num_edges: int) -> Tensor:
     return torch.cat([half, half.flip(0)], dim=1)
 
 
-def take_turns(case: str, sides: dict[str, Callable[[], Any]], repeats: int,
-               **sizes: int) -> None:
-    r"""Times all sides in turn, after a first round that does not count."""
-    for repeat in tqdm(range(-1, repeats), desc=case):
-        for variant, run in sides.items():
-            gc.collect()
-            start = time.perf_counter()
-            run()
-            seconds = time.perf_counter() - start
-            if repeat >= 0:
-                TABLE.append(case=case, variant=variant, repeat=repeat,
-                             milliseconds=round(1000 * seconds, 3),
-                             megabytes='', **sizes)
+def compare(table: Table, case: str, sides: dict[str, Callable[[], Any]],
+            repeats: int, **sizes: int) -> None:
+    r"""Times variants of a case."""
+    take_turns(table, [(dict(variant=name), run)
+                       for name, run in sides.items()], repeats, case=case,
+               **sizes)
 
 
 def step(conv: torch.nn.Module, x: Tensor, adj: Any) -> Callable[[], None]:
@@ -159,55 +152,57 @@ def _peak(variant: str, sizes: tuple[int, int, int], out: Any) -> None:
     out.put((after - before) / 1024)
 
 
-def memory(sizes: tuple[int, int, int]) -> None:
+def memory(table: Table, nodes: int, edges: int, features: int) -> None:
     r"""Memory that forward and backward need beyond graph and features, each
     side in a process of its own.
     """
     context = multiprocessing.get_context('spawn')
     names = [b[1] for b in BOUNDS if b[0] == 'memory'] + ['GCN edge_index']
-    for variant in tqdm(names, desc='memory'):
+    sizes = nodes, edges, features
+    for row in tqdm(table.missing([
+            dict(case='memory', variant=name, nodes=nodes, edges=edges,
+                 features=features, repeat=0) for name in names]),
+            desc='memory'):
         queue = context.Queue()
-        process = context.Process(target=_peak, args=(variant, sizes, queue))
+        process = context.Process(target=_peak,
+                                  args=(row['variant'], sizes, queue))
         process.start()
         megabytes = queue.get()
         process.join()
-        TABLE.append(case='memory', variant=variant, nodes=sizes[0],
-                     edges=sizes[1], features=sizes[2], repeat=0,
-                     milliseconds='', megabytes=round(megabytes, 1))
+        table.append(**row, milliseconds='', megabytes=round(megabytes, 1))
 
 
-def scaling(repeats: int) -> None:
+def scaling(table: Table, repeats: int, most: int) -> None:
     r"""Time against the number of edges, ten for each node."""
-    for num_edges in [2**i * 250_000 for i in range(6)]:
+    for num_edges in [most // 2**i for i in reversed(range(6))]:
         sides = layers(num_edges // 10, num_edges, 64)
         keep = ('AGCN paper, gate half open', 'AGCN relative + residual')
-        take_turns('scaling', {k: sides[k] for k in keep}, repeats,
-                   nodes=num_edges // 10, edges=num_edges, features=64)
+        compare(table, 'scaling', {k: sides[k] for k in keep}, repeats,
+                nodes=num_edges // 10, edges=num_edges, features=64)
 
 
-def knn(repeats: int) -> None:
+def knn(table: Table, repeats: int, num_nodes: int) -> None:
     r"""Our exact search beside scikit-learn's."""
     from sklearn.neighbors import NearestNeighbors
     from torch_geometric.data import Data
 
     from torch_agcn.transforms import KNNGraph
 
-    num_nodes, num_features = 10_000, 784
+    num_features = 784
     x = torch.rand(num_nodes, num_features,
                    generator=torch.Generator().manual_seed(0))
     transform, points = KNNGraph(k=8), x.numpy()
-    take_turns('kNN', {
+    compare(table, 'kNN', {
         'KNNGraph': lambda: transform(Data(pos=x)),
         'scikit-learn brute force': lambda: NearestNeighbors(
             n_neighbors=9, algorithm='brute').fit(points).kneighbors(points),
     }, repeats, nodes=num_nodes, edges=8 * num_nodes, features=num_features)
 
 
-def summary() -> pd.DataFrame:
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
     r"""The bounds and what was measured, from the rows of the latest commit
     that has any of a case.
     """
-    rows = TABLE.read()
     lines = []
     for case, variant, base, bound in BOUNDS:
         part = rows[rows.case == case]
@@ -242,30 +237,34 @@ def main(argv: list[str]) -> None:
     parser.add_argument('--repeats', type=int, default=9)
     parser.add_argument('--root', default='data', help='where data is kept')
     parser.add_argument('--quick', action='store_true',
-                        help='a tenth of the size, for a first look')
+                        help=f"a tenth of the size, in '{QUICK}'")
     parser.add_argument('--show', action='store_true',
                         help='only print the table and put it in the README')
     args = parser.parse_args(argv)
-    scale = 10 if args.quick else 1
-    sizes = 200_000 // scale, 2_000_000 // scale, 64
-    named = dict(zip(['nodes', 'edges', 'features'], sizes))
+    table, scale = TABLE, 1
+    if args.quick:
+        table, scale = Table(QUICK / TABLE.path.name, TABLE.own_columns), 10
+        args.repeats = 3
+    sizes = dict(nodes=200_000 // scale, edges=2_000_000 // scale,
+                 features=64)
     if not args.show:
         print(provenance()['versions'], 'threads =', torch.get_num_threads())
         if 'layer' in args.cases:
-            take_turns('layer', layers(*sizes), args.repeats, **named)
+            compare(table, 'layer', layers(*sizes.values()), args.repeats,
+                    **sizes)
         if 'epoch' in args.cases:
             torch.manual_seed(0)
-            take_turns('Cora epoch', {
+            compare(table, 'Cora epoch', {
                 'GCN': cora_epoch(GCNConv, args.root),
                 'AGCN': cora_epoch(AGCNConv, args.root),
             }, 10 * args.repeats, nodes=2708, edges=10556, features=1433)
         if 'memory' in args.cases:
-            memory(sizes)
+            memory(table, **sizes)
         if 'scaling' in args.cases:
-            scaling(max(3, args.repeats // 3))
+            scaling(table, max(3, args.repeats // 3), 8_000_000 // scale)
         if 'knn' in args.cases:
-            knn(max(3, args.repeats // 3))
-    table = summary()
-    print(table.to_string(index=False))
+            knn(table, max(3, args.repeats // 3), 10_000 // scale)
+    frame = summary(table.read())
+    print(frame.to_string(index=False))
     if not args.quick:
-        write_readme('runtime', markdown_table(table))
+        write_readme('runtime', markdown_table(frame))

@@ -9,6 +9,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -479,14 +480,11 @@ def epoch(datasets: list[str], root: str, repeats: int = 5,
         F, C = dense.x.size(1), int(dense.y.max()) + 1
         sides = {'AGCN': (agcn.Net(F, 16, C, 0.5), sparse),
                  'GCN, dense': (Stock(F, 16, 2, C), dense)}
-        for repeat in range(-1, repeats):  # the first round does not count
-            for variant, (model, data) in sides.items():
-                start = time.perf_counter()
-                fit(model, data, epochs=epochs, patience=epochs)
-                ms = 1000 * (time.perf_counter() - start) / epochs
-                if repeat >= 0:
-                    EPOCHS.append(dataset=name, variant=variant,
-                                  repeat=repeat, milliseconds=round(ms, 3))
+        runner.take_turns(EPOCHS, [
+            (dict(variant=variant), partial(fit, model, data, epochs=epochs,
+                                            patience=epochs))
+            for variant, (model, data) in sides.items()],
+            repeats, epochs, dataset=name)
     print(epoch_words(EPOCHS.read()))
 
 

@@ -5,13 +5,15 @@ reach the changed line, quickest first, till one fails. What no test notices is
 printed: a test is missing, or the change changes nothing, for a reason that is
 then written into ``EQUIVALENT``.
 
-The tree itself is never touched: changes are made in a copy of it. Results go
-to a CSV file, and the same command goes on where it was stopped; functions
-that were changed since start anew.
+The tree itself is never touched: changes are made in a copy of it, or in the
+memory of a process that has collected the tests and is forked for each mutant.
+Results go to a CSV file, and the same command goes on where it was stopped;
+functions that were changed since start anew.
 """
 import argparse
 import ast
 import csv
+import gc
 import hashlib
 import json
 import math
@@ -23,8 +25,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -45,6 +49,7 @@ LEFT_OUT = 'compile or export'
 SLOW = 5.0  # seconds of a test that is left out as well
 PATIENCE = 60  # seconds of processor time on top for those that do not end
 MEMORY = 2**33
+NOT_IN_PLACE = 9  # the exit code for what has to be changed in the file
 
 BLOCKS = 'how large the blocks are is a matter of memory alone'
 ONE_DIM = 'it has one dimension, of which the first is the last'
@@ -267,10 +272,37 @@ def mutants(file: str, text: str) -> list[Mutant]:
 
 
 def apply(mutant: Mutant, text: str) -> str:
-    r"""The file with the change."""
+    r"""The file with the change; what follows stays in its lines."""
     content = text.encode()
-    return (content[:mutant.start] + mutant.mutant.encode()
-            + content[mutant.end:]).decode()
+    lines = b'\n' * content[mutant.start:mutant.end].count(b'\n')
+    new = mutant.mutant.encode()
+    new = new[:-1] + lines + new[-1:] if new[-1:] == b')' else new + lines
+    return (content[:mutant.start] + new + content[mutant.end:]).decode()
+
+
+def codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    r"""The functions of compiled code, by name and first line."""
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield (part.co_name, part.co_firstlineno), part
+            yield from codes(part)
+
+
+def swap(text: str, functions: list[FunctionType]) -> bool:
+    r"""Gives functions of a file the code they have in another version of
+    it. Whether anything is different now: defaults and what stands outside
+    of functions are not seen.
+    """
+    new = dict(codes(compile(text, functions[0].__code__.co_filename,
+                             'exec')))
+    changed = False
+    for function in functions:
+        old = function.__code__
+        code = new.get((old.co_name, old.co_firstlineno), old)
+        if code != old:
+            function.__code__ = code
+            changed = True
+    return changed
 
 
 # Tests #######################################################################
@@ -312,7 +344,7 @@ class Choice:
 
     def __init__(self, names: list[str]) -> None:
         self.order = {name: i for i, name in enumerate(names)}
-        self.failed = ''
+        self.found = ''
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         if self.order:
@@ -321,27 +353,67 @@ class Choice:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.failed = self.failed or report.nodeid
+            self.found = self.found or report.nodeid
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.failed = self.failed or f'import of {report.nodeid}'
+            self.found = self.found or f'import of {report.nodeid}'
 
 
-def in_a_child(folder: Path, plugin: Any, tests: list[str], out: Path,
-               chosen: str = f'not ({LEFT_OUT})',
-               seconds: float = 3600) -> bool:
-    r"""Runs tests in a copy of the tree, in a process of its own: torch is
-    imported but once. Whether it came to an end in so many seconds.
+class InPlace(Choice):
+    r"""Collects all tests, then hands out a way to run some of them with a
+    mutant, in a fork.
     """
-    out.unlink(missing_ok=True)
+
+    def __init__(self, loop: Callable[[Any], None]) -> None:
+        super().__init__([])
+        self.loop = loop
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.items = {item.nodeid: item for item in session.items}
+        self.functions = [o for o in gc.get_objects()
+                          if isinstance(o, FunctionType)]
+        self.loop(self)
+        return True
+
+    def run(self, path: Path, text: str, out: Path, tests: list[str]) -> int:
+        functions = [f for f in self.functions
+                     if f.__code__.co_filename == str(path)]
+        if not swap(text, functions):
+            return NOT_IN_PLACE
+        items = [self.items[name] for name in tests]
+        for item, following in zip(items, [*items[1:], None]):
+            item.config.hook.pytest_runtest_protocol(item=item,
+                                                     nextitem=following)
+            if self.found:
+                break
+        out.write_text(json.dumps(self.found))
+        return 0
+
+
+def in_a_child(function: Callable[..., int], *args: Any,
+               seconds: float = 10**5) -> int:
+    r"""The exit code of a function in a process of its own, or less than
+    zero if it did not end in so many seconds of processor time.
+    """
     child = os.fork()
     if child:
-        _, status = os.waitpid(child, 0)
-        return os.waitstatus_to_exitcode(status) in (0, 1, 2)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), -1))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, -1))
     signal.alarm(10 * int(seconds))
+    code = 70
+    try:
+        code = int(function(*args))
+    finally:
+        os._exit(code)
+
+
+def run_tests(folder: Path, plugin: Any, tests: list[str], out: Path,
+              chosen: str = f'not ({LEFT_OUT})') -> int:
+    r"""Runs tests in a copy of the tree, where nothing of the package is
+    imported yet, while torch is.
+    """
     os.chdir(folder)
     with open(os.devnull, 'w') as nowhere:
         os.dup2(nowhere.fileno(), 1)
@@ -353,9 +425,8 @@ def in_a_child(folder: Path, plugin: Any, tests: list[str], out: Path,
                        plugins=[plugin])
     import torch_agcn
     assert Path(torch_agcn.__file__).is_relative_to(folder)
-    kept = plugin.found if isinstance(plugin, Reach) else plugin.failed
-    out.write_text(json.dumps(kept))
-    os._exit(int(code))
+    out.write_text(json.dumps(plugin.found))
+    return int(code)
 
 
 def reaching(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
@@ -389,9 +460,9 @@ def reach_of(folder: Path, texts: dict[str, str], out: Path,
         digest = hashlib.sha256(''.join(content).encode()).hexdigest()
         if kept.get(file, {}).get('digest') != digest:
             print(f'{file} as it is', file=sys.stderr, flush=True)
-            if not in_a_child(folder, Reach(folder, list(texts)), [file],
-                              out):
-                raise SystemExit(f'{file} does not come to an end.')
+            plugin = Reach(folder, list(texts))
+            if in_a_child(run_tests, folder, plugin, [file], out):
+                raise SystemExit(f'{file} fails, or does not come to an end.')
             kept[file] = dict(digest=digest, tests=json.loads(
                 out.read_text()))
             path.write_text(json.dumps(kept))
@@ -518,37 +589,70 @@ def run(folder: Path, todo: list[Mutant], texts: dict[str, str],
     for name in ['pyproject.toml', 'README.md']:
         shutil.copy(ROOT / name, folder / name)
     reach = reach_of(folder, texts, out, path.with_suffix('.json'))
+    # Where standard error goes to, also where tests have none:
+    log = os.fdopen(os.dup(sys.stderr.fileno()), 'w')
 
-    for i, mutant in enumerate(todo):
-        row = {name: value for name, value in mutant._asdict().items()
-               if name in COLUMNS}
-        tests = reaching(mutant, reach)
-        start = time.monotonic()
-        target = folder / mutant.file
-        target.write_text(apply(mutant, texts[mutant.file]))
-        reason = mutant.excuse(texts[mutant.file])
-        if reason:
-            row.update(outcome='equivalent', test=reason)
-        elif not tests:
-            row.update(outcome='survived', test='no test gets there')
-        else:
-            files = list(dict.fromkeys(t.split('::')[0] for t in tests))
-            seconds = sum(reach[t]['seconds'] for t in tests)
-            ended = in_a_child(folder, Choice(tests), files, out,
-                               seconds=2 * seconds + PATIENCE)
-            failed = json.loads(out.read_text()) if out.exists() else ''
-            if again and ended and not failed:
-                ended = in_a_child(folder, Choice([]), TESTS, out, LEFT_OUT)
-                failed = json.loads(out.read_text()) if out.exists() else ''
-            row.update(outcome='killed' if failed else
-                       'survived' if ended else 'timeout', test=failed)
-        target.write_text(texts[mutant.file])
-        row['seconds'] = round(time.monotonic() - start, 1)
+    def add(row: dict[str, Any]) -> None:
         rows.append(row)
         write(rows, path)
-        print(f'{i + 1}/{len(todo)} {row["outcome"]} in {row["seconds"]} s: '
-              f'{mutant.function}: {mutant.original} -> {mutant.mutant}',
-              file=sys.stderr, flush=True)
+        print(f'{len(rows)} {row["outcome"]} in {row["seconds"]} s: '
+              f'{row["function"]}: {row["original"]} -> {row["mutant"]}',
+              file=log, flush=True)
+
+    def in_place(tests: InPlace) -> None:
+        for mutant in todo:
+            row = outcome(mutant, texts, reach, out, partial(
+                tests.run, folder / mutant.file,
+                apply(mutant, texts[mutant.file]), out))
+            if row:
+                add(row)
+
+    def in_files(names: list[str]) -> int:
+        files = list(dict.fromkeys(name.split('::')[0] for name in names))
+        return run_tests(folder, Choice(names), files, out)
+
+    if not again:
+        in_a_child(run_tests, folder, InPlace(in_place), TESTS, out)
+        rows[:] = read(path)
+    done = {key(row) for row in rows}
+    for mutant in todo:
+        if key(mutant) in done:
+            continue
+        target = folder / mutant.file
+        target.write_text(apply(mutant, texts[mutant.file]))
+        row = outcome(mutant, texts, reach, out, in_files)
+        if again and row['outcome'] == 'survived':
+            in_a_child(run_tests, folder, Choice([]), TESTS, out, LEFT_OUT)
+            row['test'] = json.loads(out.read_text())
+            row['outcome'] = 'killed' if row['test'] else 'survived'
+        add(row)
+        target.write_text(texts[mutant.file])
+
+
+def outcome(mutant: Mutant, texts: dict[str, str], reach: dict[str, Any],
+            out: Path, run: Callable[[list[str]], int]) -> Any:
+    r"""The row of a mutant by a way to run tests, or nothing if the change
+    cannot be made in this way.
+    """
+    begin = time.monotonic()
+    tests = reaching(mutant, reach)
+    reason = mutant.excuse(texts[mutant.file])
+    if reason:
+        result, test = 'equivalent', reason
+    elif not tests:
+        result, test = 'survived', 'no test gets there'
+    else:
+        out.unlink(missing_ok=True)
+        seconds = sum(reach[name]['seconds'] for name in tests)
+        code = in_a_child(run, tests, seconds=2 * seconds + PATIENCE)
+        if code == NOT_IN_PLACE:
+            return None
+        test = json.loads(out.read_text()) if out.exists() else ''
+        result = 'killed' if test else 'timeout' if code < 0 else 'survived'
+    row = {name: value for name, value in mutant._asdict().items()
+           if name in COLUMNS}
+    return dict(row, outcome=result, test=test,
+                seconds=round(time.monotonic() - begin, 1))
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:

@@ -59,6 +59,28 @@ def test_all_mutants_of_a_function():
     assert [*map(mutants.key, moved)] == [*map(mutants.key, found)]
 
 
+def test_mutants_in_place(tmp_path):
+    text = SOURCE.replace('beta * s', 'beta\n             * s')
+    path = tmp_path / 'a.py'
+    space = dict(f=abs)
+    exec(compile(text, path, 'exec'), space)
+    gate, code = space['gate'], space['gate'].__code__
+    assert gate(3.0) == 1 - 6
+    outcomes = {}
+    for m in mutants.mutants('a.py', text):
+        changed = mutants.apply(m, text)
+        assert changed.count('\n') == text.count('\n')
+        gate.__code__ = code
+        if mutants.swap(changed, [gate]):
+            outcomes[m.original, m.mutant] = gate(3.0) if (
+                m.kind != 'comparison' and 'None' not in m.original) else None
+    assert outcomes['1 - f(-beta * s)', '(1 + f(-beta * s))'] == 7
+    assert outcomes['-beta * s', '(s)'] == -5
+    assert outcomes['s *= 2', 'pass'] == -2
+    # Defaults are read when the file is, and are left to other ways:
+    assert len(outcomes) == 17 and ('1.0', '(2.0)') not in outcomes
+
+
 def test_tests_that_reach_a_mutant():
     found = mutants.mutants('a.py', SOURCE)
     mutants.FUNCTIONS['a.py'] = mutants.functions_of(SOURCE)
