@@ -22,6 +22,17 @@ NO_EDGES = torch.empty(2, 0, dtype=torch.long)
 PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
 
 
+def gradients_agree(function, x, *others):
+    # What is differentiated once more is the gradient that is there without.
+    out = function(x)
+    weight = torch.linspace(1, 2, out.numel()).view_as(out).to(out.dtype)
+    expected, found = (torch.autograd.grad(
+        out, [x, *others], weight, retain_graph=True, create_graph=again)
+        for again in [False, True])
+    for one, other in zip(expected, found):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize('measure', MEASURES)
 def test_batches_of_nothing(measure):
     x, batch = torch.empty(0, 4), torch.empty(0, dtype=torch.long)
@@ -186,6 +197,7 @@ def test_energy_by_matrix_is_differentiable_twice(symmetric, many):
         shifted.requires_grad_()
         assert torch.autograd.gradcheck(energy, shifted, atol=1e-4)
         assert torch.autograd.gradgradcheck(energy, shifted, atol=1e-4)
+        gradients_agree(energy, shifted)
 
 
 @pytest.mark.parametrize('cached', [False, True])
@@ -256,6 +268,8 @@ def test_symmetric_steps_are_differentiable_twice(residual, learn_beta):
                     learn_beta=learn_beta, num_hops=2, cached=True).double()
     x = torch.randn(3, 2, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: conv(x, PATH), x)
+    gradients_agree(lambda x: conv(x, PATH), x, *(
+        [conv.raw_beta] if learn_beta else []))
 
 
 def test_one_tensor_stands_for_both_sides_of_a_batch():
@@ -283,3 +297,159 @@ def test_masks_of_explainers_between_two_types(kwargs):
     masked = conv.gate(x, edge_index)
     clear_masks(conv)
     assert torch.allclose(masked, conv.gate(x, edge_index[:, :3]), atol=1e-6)
+
+
+# What the layer builds on ####################################################
+
+
+def test_how_many_graphs(monkeypatch):
+    def count(*args, **kwargs):
+        return functional.check_batch(*args, 'owner', **kwargs)
+
+    x, batch = torch.rand(3, 2), torch.tensor([0, 1, 1])
+    for bound in [False, True]:
+        assert count(None, 5, x, bound=bound) is None
+        assert count(batch, None, x, bound=bound) == 2
+        assert count(batch, 5, x, bound=bound) == 5
+        assert count(batch[:0], None, x[:0], bound=bound) == 0
+        assert count(batch[:0], 5, x[:0], bound=bound) == 5
+    # On devices, of which meta has no numbers at all, a bound has to do:
+    there = batch.to('meta')
+    assert count(there, None, x, bound=True) == 3
+    assert count(there, 2, x, bound=True) == 2
+    with pytest.raises(RuntimeError, match='meta'):
+        count(there, None, x)
+    # What is traced has no numbers either:
+    monkeypatch.setattr(functional, 'is_traced', lambda: True)
+    assert count(batch, None, x, bound=True) == 3
+    assert count(batch, 2, x, bound=True) == 2
+    assert count(batch, 2, x) == 2
+    with pytest.raises(ValueError, match="pass 'batch_size'"):
+        count(batch, None, x)
+
+
+@pytest.mark.parametrize('dtype', [torch.float, torch.double])
+def test_where_exponentials_vanish(dtype):
+    last = functional.vanishing(dtype)
+    exponents = -torch.tensor([last - 1, last], dtype=dtype)
+    assert (exponents.exp() == 0).tolist() == [False, True]
+
+
+def test_what_is_much():
+    one, many = torch.tensor(0.5), torch.tensor([0.5, 0.5])
+    whole = torch.tensor([40.0, 50.0])
+    for share, expected in [(0.009, True), (0.01, True), (0.011, False)]:
+        assert functional._is_much(one, whole[1], share) is expected
+        assert functional._is_much(many, whole, share) is expected
+    assert not functional._is_much(torch.tensor(torch.nan), whole[0], 0.01)
+
+
+def test_what_is_of_normal_size():
+    for power, expected in [(-90, False), (-70, True), (0, True), (70, True),
+                            (90, False)]:
+        number = torch.tensor(2.0**power)
+        assert functional._is_of_normal_size(number) is expected
+        both = torch.stack([torch.ones(()), number])
+        assert functional._is_of_normal_size(both) is expected
+    assert functional._is_of_normal_size(torch.empty(0))
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+def test_a_few_edges_prove_no_more_than_they_have(weighted):
+    # All energy is in the first edges that are looked at.
+    x = torch.zeros(200, 64)
+    x[:4] = torch.randn(4, 64)
+    row, col = torch.randint(4, (2, 50)), torch.randint(4, 200, (2, 950))
+    row, col = torch.cat([row, col], dim=1)
+    weight = torch.rand(1000) / 4 if weighted else None
+    edges = functional.Edges(row, col, weight)
+    energy = float(functional.edge_energy(x, edges))
+    for share, expected in [(0.4, True), (1.01, False), (1.5, False)]:
+        beta = functional.vanishing(x.dtype) / (share * energy)**2
+        assert functional.is_saturated(x, edges, beta) is expected
+
+
+def test_merging_unequal_shares():
+    x = torch.randn(6, 3, dtype=torch.double)
+    degree = torch.rand(6, dtype=torch.double) + 0.5
+    row, col = torch.randint(6, (2, 20))
+    # So light that all together weigh less than one:
+    weight = torch.rand(20, dtype=torch.double) / 100
+    parts = [functional.Edges(row[some], col[some], weight[some])
+             for some in [slice(0, 9), slice(9, 20)]]
+    a, b = (functional.energy_sums(x, part, degree) for part in parts)
+    for share in [0.0, 0.2, torch.tensor(0.7), 1.0]:
+        scale = torch.full((20, ), float(share), dtype=torch.double)
+        scale[:9] = 1 - float(share)
+        whole = functional.energy_sums(x, functional.Edges(
+            row, col, weight * scale), degree)
+        assert torch.allclose(functional.merge_sums(a, b, share), whole)
+    assert functional.merge_sums(a[:1], b[:1], 0.25) == (
+        0.75 * a[0] + 0.25 * b[0])
+
+
+def test_rounding_is_measured_by_all_features():
+    # Two means of five nodes each, and spreads on both sides of the bound:
+    noise = (256 * torch.finfo(torch.float).eps)**2
+    whole = 5 * (3.0**2 + 0.5**2)
+    sums = torch.tensor([[share * noise * whole, share * noise * whole, 5.,
+                          3., 0.5] for share in [0.98, 1.02]])
+    assert functional.energy_from_sums(sums).tolist() == [0.0, 1.0]
+    ring = torch.arange(20)
+    ring = to_undirected(torch.stack([ring, (ring + 1) % 20]))
+    x = torch.randn(20, 2048)
+    assert relative_energy(1 + 1e-5 * x, ring) == 0
+    assert 0.6 < relative_energy(1 + 1e-4 * x, ring) < 0.8
+    # In one step, too:
+    degree = torch.full((20, ), 3.0)
+    mean = (x + x.roll(1, 0) + x.roll(-1, 0)) / 3
+    for noise, is_smooth in [(1e-5, True), (1e-4, False)]:
+        _, gate = symmetric_step(1 + noise * x, 1 + noise * mean, degree,
+                                 1e9, False)
+        assert (gate == 0) == is_smooth
+    # However little the edges weigh:
+    weight = torch.full((ring.size(1), ), 1e-6)
+    assert relative_energy(1 + 1e-5 * x, ring, weight,
+                           add_self_loops=False) == 0
+
+
+@pytest.mark.parametrize('width', [1, 5, 2**19, 2**21])
+def test_blocks_are_all_rows(width):
+    rows = torch.arange(7)
+    found = [rows[some] for some in functional.blocks(7, width)]
+    assert torch.cat(found).equal(rows)
+    assert len(found) == {2**19: 4, 2**21: 7}.get(width, 1)
+
+
+@pytest.mark.parametrize('shape', [(), (2, ), (2, 3)])
+@pytest.mark.parametrize('many', [False, True])
+def test_sums_over_edges_of_a_matrix(shape, many):
+    batch = torch.tensor([0, 0, 1, 1]) if many else None
+    dense = torch.rand(4, 4)
+    if many:
+        dense *= batch == batch.view(-1, 1)
+    row, col = dense.nonzero().t()
+    edges = functional.Edges(row, col, dense[row, col])
+    x = torch.randn(*shape, 4, 3)
+    found = functional._sum_over_edges(x, dense.to_sparse_csr(), batch, 2)
+    expected = functional._energy_of_edges(x, edges, batch, 2)
+    assert found.shape == shape + (2, ) * many
+    assert torch.allclose(found, expected)
+
+
+@pytest.mark.parametrize('scale', [1.0, 1e20])
+def test_relative_energies_are_never_more_than_two(scale):
+    # Where neighbors are opposites it is two, and rounding is cut off.
+    seen = set()
+    for _ in range(50):
+        edge_index = torch.stack([torch.randint(5, (30, )),
+                                  torch.randint(5, 10, (30, ))])
+        edge_index, weight = to_undirected(edge_index, torch.rand(30))
+        x = torch.zeros(10, 1).index_add_(0, edge_index[0],
+                                          weight.view(-1, 1)).sqrt()
+        x[5:] *= -1
+        energy = relative_energy(scale * x, edge_index, weight,
+                                 add_self_loops=False)
+        assert 1.999 < energy <= 2
+        seen.add(float(energy) == 2)
+    assert True in seen

@@ -295,6 +295,13 @@ def test_twice_differentiable(both_ways):
         for measure in [dirichlet_energy, relative_energy]:
             assert torch.autograd.gradgradcheck(
                 lambda x: measure(x, directed), (x, ))  # noqa: B023
+            # It is the gradient that is there without:
+            out = measure(x, directed)
+            grads = [torch.autograd.grad(out, x, 3 * torch.ones_like(out),
+                                         retain_graph=True,
+                                         create_graph=again)[0]
+                     for again in [False, True]]
+            assert torch.allclose(*grads)
 
 
 def test_compiled_measures_want_to_know_the_number_of_graphs():
