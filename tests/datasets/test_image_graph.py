@@ -3,10 +3,8 @@ import hashlib
 import io
 import json
 import pickle
-import subprocess
 import sys
 import tarfile
-import urllib.request
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,33 +16,13 @@ import torch_geometric.transforms as T
 from torch import nn
 from torch_geometric.utils import is_undirected, to_undirected
 
-from torch_agcn.datasets import ImageGraph, _fetch, image_graph
+from torch_agcn.datasets import ImageGraph, image_graph
 from torch_agcn.datasets._fetch import FetchError
 from torch_agcn.transforms.knn_graph import knn_graph
 
 KEYS = ['x', 'edge_index', 'y', 'train_mask', 'val_mask', 'test_mask',
         'image_id']
-
-
-@pytest.fixture(autouse=True)
-def network(request, monkeypatch):
-    r"""Every attempt to leave the machine, none of which succeeds."""
-    tried = []
-    if 'data' in request.keywords:
-        return tried
-
-    def urlopen(url, timeout):
-        assert timeout <= 10
-        tried.append(url)
-        raise urllib.request.URLError('unreachable')
-
-    def run(command, **kwargs):
-        tried.append(command[-1])
-        return subprocess.CompletedProcess(command, 1, '', 'connection broken')
-
-    monkeypatch.setattr(_fetch, 'urlopen', urlopen)
-    monkeypatch.setattr(subprocess, 'run', run)
-    return tried
+pytestmark = pytest.mark.usefixtures('network')
 
 
 def sha256(content):
@@ -381,10 +359,10 @@ def test_no_source(fake, network, tmp_path, name):
     with pytest.raises(FetchError) as info:
         ImageGraph(str(tmp_path), name)
     message = str(info.value)
-    for text in [*network, next(iter(fake[name][0])), '1. ', '2. ',
+    url, command = network
+    for text in [url, command[-1], next(iter(fake[name][0])), '1. ', '2. ',
                  'by hand', str(tmp_path / 'archives')]:
         assert text in message
-    assert len(network) == 2
     assert list(tmp_path.rglob('*.npz')) == []
 
 

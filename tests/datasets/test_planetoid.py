@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -33,31 +32,7 @@ DIGESTS = {  # x, edge_index, y, train_mask
 }
 
 KEYS = ['x', 'edge_index', 'y', 'train_mask', 'val_mask', 'test_mask']
-
-
-@pytest.fixture(autouse=True)
-def network(request, monkeypatch):
-    r"""Every attempt to leave the machine, none of which succeeds."""
-    tried = []
-    if 'data' in request.keywords:
-        return tried
-
-    def urlopen(url, timeout):
-        assert timeout <= 10
-        tried.append(url)
-        raise urllib.request.URLError('unreachable')
-
-    def run(command, **kwargs):
-        tried.append(command)
-        return subprocess.CompletedProcess(command, 1, '', 'connection broken')
-
-    def cp(*args, **kwargs):
-        raise AssertionError('PyG goes to its server')
-
-    monkeypatch.setattr(_fetch, 'urlopen', urlopen)
-    monkeypatch.setattr(subprocess, 'run', run)
-    monkeypatch.setattr(fs, 'cp', cp)
-    return tried
+pytestmark = pytest.mark.usefixtures('network')
 
 
 @pytest.fixture(scope='module')
