@@ -23,24 +23,37 @@ from pathlib import Path
 import pandas as pd
 
 ROOT = Path(__file__).parents[1]
-# What is no experiment, and what has no first look of its own:
-LEFT_OUT = {'__main__', 'baselines', 'data', 'plots', 'results', 'runner',
-            'training', 'tune'}
-OPTIONS = {'quickstart': ['--seeds', '1', '--depths', '2', '4']}
+sys.path[0] = str(ROOT)  # and not the tests, which have benchmarks as well
+from benchmarks.__main__ import PARTS  # noqa: E402
+
+# Experiments without a first look of their own:
+OPTIONS = {
+    'quickstart': ['--seeds', '1', '--depths', '2', '4'],
+    'tune': ['--methods', 'lp', 'sgc', '--datasets', 'Cora', '--runs', '1'],
+}
 MEASURED = re.compile('second|milli|_ms|ms_|mega|peak|gb_per|date')
 # Shares of the time in peace at which it is killed, each time anew:
 KILLS = [0.15, 0.5, 0.3, 0.4]
 SECONDS = 1800  # till something is taken for stuck
 
 
-def start(name: str, tree: Path, folder: Path) -> subprocess.Popen:
-    folder.mkdir(parents=True, exist_ok=True)
+def start(name: str, folder: Path) -> subprocess.Popen:
+    r"""Starts a command in a folder with a tree of its own, which may be
+    written to.
+    """
+    tree = folder / 'tree'
+    if not tree.exists():
+        for part in ['torch_agcn', 'benchmarks']:
+            shutil.copytree(ROOT / part, tree / part)
+        shutil.copy(ROOT / 'README.md', tree)
+        (tree / 'benchmarks' / 'results' / 'tune.csv').unlink()
     options = OPTIONS.get(name, ['--quick'])
     with (folder / 'log').open('a') as log:
         return subprocess.Popen(
             [sys.executable, '-m', 'benchmarks', name, *options], cwd=folder,
             stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, 'PYTHONPATH': str(tree)})
+            env={**os.environ, 'PYTHONPATH': str(tree),
+                 'PYTHONDONTWRITEBYTECODE': '1'})
 
 
 def kill(process: subprocess.Popen, seconds: float, whole: bool) -> bool:
@@ -66,15 +79,18 @@ def rows_of(folder: Path) -> dict[str, pd.DataFrame]:
     return found
 
 
-def files_of(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob('*')
-            if path.is_file()}
+def files_of(folder: Path) -> dict[str, str]:
+    r"""All files, and what is in those that people read."""
+    return {str(path.relative_to(folder)): path.read_text()
+            if path.suffix in ('.yaml', '.md') else ''
+            for path in folder.rglob('*') if path.is_file()}
 
 
 def difference(whole: Path, killed: Path) -> str:
     r"""What is not the same after all."""
-    if files_of(whole) != files_of(killed):
-        return f'files {sorted(files_of(whole) ^ files_of(killed))}'
+    different = files_of(whole).items() ^ files_of(killed).items()
+    if different:
+        return f'files {sorted({name for name, _ in different})}'
     one, other = rows_of(whole), rows_of(killed)
     for name, rows in one.items():
         if other[name].duplicated().any():
@@ -84,33 +100,30 @@ def difference(whole: Path, killed: Path) -> str:
     return ''
 
 
-def check(name: str, tree: Path, folder: Path) -> tuple[float, int, str]:
+def check(name: str, folder: Path) -> tuple[float, int, str]:
     r"""Seconds in peace, kills, and what went wrong."""
     begin = time.monotonic()
-    if start(name, tree, folder / 'whole').wait(SECONDS):
+    if start(name, folder / 'whole').wait(SECONDS):
         return 0, 0, f'fails in peace, see {folder}/whole/log'
     seconds, kills = time.monotonic() - begin, 0
     for i, share in enumerate(KILLS):
-        process = start(name, tree, folder / 'killed')
+        process = start(name, folder / 'killed')
         kills += kill(process, share * seconds, whole=i % 2 == 1)
-    if start(name, tree, folder / 'killed').wait(SECONDS):
+    if start(name, folder / 'killed').wait(SECONDS):
         return seconds, kills, f'fails afterwards, see {folder}/killed/log'
     return seconds, kills, difference(folder / 'whole', folder / 'killed')
 
 
 def main(argv: list[str]) -> int:
     names = sorted(m.name for m in pkgutil.iter_modules(
-        [str(ROOT / 'benchmarks')]) if m.name not in LEFT_OUT)
+        [str(ROOT / 'benchmarks')]) if m.name not in PARTS)
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('experiments', nargs='*', help=f'of {names}')
+    parser.add_argument('experiments', nargs='*', metavar='experiment',
+                        default=names, help=f'of {", ".join(names)}')
     args = parser.parse_args(argv)
     base, failed = Path(tempfile.mkdtemp()), 0
-    # What is edited meanwhile, and what is written, stays apart:
-    for part in ['torch_agcn', 'benchmarks']:
-        shutil.copytree(ROOT / part, base / 'tree' / part)
-    shutil.copy(ROOT / 'README.md', base / 'tree')
-    for name in args.experiments or names:
-        seconds, kills, problem = check(name, base / 'tree', base / name)
+    for name in args.experiments:
+        seconds, kills, problem = check(name, base / name)
         failed += bool(problem)
         print(f'{name:12} {seconds:6.0f} s, killed {kills} times: '
               f'{problem or "the same"}', flush=True)
