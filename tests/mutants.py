@@ -55,6 +55,9 @@ BLOCKS = 'how large the blocks are is a matter of memory alone'
 ONE_DIM = 'it has one dimension, of which the first is the last'
 SPEED = 'the same number in another time'
 FEW = 'row.numel() * x.size(-1) < MANY_NUMBERS'
+ZERO = 'what is divided by this is zero'
+LOOKED = ('how much is looked at: any part of the sum proves as much, and no '
+          'proof means that all is summed')
 SIZE = 'there is a size where there is a batch vector'
 ENOUGH = 'how much is enough is not known so exactly'
 ON_DEVICES = 'it is true of all that is on the CPU; tests on devices would see'
@@ -101,6 +104,28 @@ EQUIVALENT = [
            '(high <= 2.0 ** 80)'),
     Excuse('_is_of_normal_size', 'low > 2.0 ** (-80)', ENOUGH,
            '(low >= 2.0 ** (-80))'),
+    Excuse('_is_of_normal_size', '80', ENOUGH, '(81)'),
+    Excuse('_is_much', 'part >= share * whole', ENOUGH,
+           '(part > share * whole)'),
+    Excuse('_is_much', 'float(part) >= share * float(whole)', ENOUGH,
+           '(float(part) > share * float(whole))'),
+    Excuse('_difference_of_sums', 'len(parts) > 1', BLOCKS, '(2)'),
+    Excuse('_sum_over_edges', 'size or 0', SIZE, '(size)'),
+    Excuse('matrix_energy', 'x.requires_grad and torch.is_grad_enabled()',
+           SPEED, '(x.requires_grad)'),
+    Excuse('matrix_energy', 'x.requires_grad and torch.is_grad_enabled()',
+           SPEED, '(x.requires_grad or torch.is_grad_enabled())'),
+    Excuse('energy_from_neighbors', '_squares(mean, batch) / _positive(total)',
+           'what is too little for this formula is left to the other', '('
+           '_squares(mean, batch) * _positive(total))'),
+    Excuse('merge_sums', '1.0', ZERO, '(2.0)'),
+    Excuse('largest', '1.0', ZERO, '(2.0)'),
+    Excuse('_squared_differences', 'edge * x.size(1) + feature[entry]',
+           'any number will do that another pair does not have',
+           '(edge * x.size(1) - feature[entry])'),
+    Excuse('is_saturated', 'x.size(-1)', LOOKED),
+    Excuse('is_saturated', 'end < num_edges // 4', LOOKED,
+           '(end <= num_edges // 4)'),
     Excuse('edge_energy', FEW, SPEED),
     Excuse('quotient', '256', 'what is rounding is not known so exactly',
            '(257)'),
@@ -122,9 +147,7 @@ EQUIVALENT = [
            '(is_traced() or (weight is not None and weight.requires_grad))'),
     Excuse('matmul', 'is_traced() or weight.requires_grad or ' + FEW, SPEED,
            '(is_traced() or weight.requires_grad)'),
-    Excuse('is_saturated', 'x._nnz() // max(x.size(0), 1)',
-           'how many entries are looked at first, of a sum that proves as '
-           'much with any'),
+    Excuse('is_saturated', 'x._nnz() // max(x.size(0), 1)', LOOKED),
     Excuse('energy_by_matrix',
            'x.is_cpu and (not _is_much(energy, whole, 0.001))', ON_DEVICES,
            '(not _is_much(energy, whole, 0.001))'),
@@ -144,8 +167,7 @@ EQUIVALENT = [
     Excuse('_sum_over_edges', 'size or 0',
            'without graphs, nothing is left to be summed', '(1)'),
     Excuse('is_saturated', 'begin, end = 0, max(2**12 // max(size, 1), 1)',
-           'where it begins to look: any part of a sum proves as much, and '
-           'no proof means that all is summed'),
+           LOOKED),
     Excuse('energy_from_sums',
            'spread + weight * sums[..., 3:].square().sum(-1)',
            'the spread is compared with 1e-9 of this, and never as small as '

@@ -453,3 +453,13 @@ def test_relative_energies_are_never_more_than_two(scale):
         assert 1.999 < energy <= 2
         seen.add(float(energy) == 2)
     assert True in seen
+
+
+def test_means_of_few_nodes():
+    x = torch.tensor([[2., 4.]])
+    assert functional.mean_over_nodes(x, None, None, None).equal(x)
+    assert functional.mean_over_nodes(x[:0], None, None, None).equal(0 * x)
+    both = torch.tensor([[2., 4.], [4., 4.]])
+    for weight, expected in [(None, 3.0), (torch.tensor([3., 1.]), 2.5)]:
+        assert functional.mean_over_nodes(both, weight, None, None).tolist(
+            ) == [[expected, 4.0]]

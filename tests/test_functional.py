@@ -78,6 +78,8 @@ def test_mean_average_distance_by_hand():
     weight = torch.tensor([1., 1., 3.])
     assert float(mean_average_distance(x, edge_index, weight)) == (
         pytest.approx((5 / 4 + 2) / 2))
+    # Only node 1 has a neighbor:
+    assert mean_average_distance(x, PATH[:, :1]) == pytest.approx(1.0)
     # A loop does not make a node its own neighbor:
     loop = torch.tensor([[0, 2, 3], [2, 0, 3]])
     assert mean_average_distance(x, loop) == pytest.approx(2.0)
@@ -427,6 +429,9 @@ def test_saturation_is_not_claimed_in_vain():
     x = torch.randn(1000, 64)
     assert is_saturated(x, edges, 1.0)
     assert not is_saturated(1e20 * x, edges, 0.0)
+    # Of several features, all have to be:
+    assert is_saturated(torch.stack([x, 2 * x, x]), edges, 1.0)
+    assert not is_saturated(torch.stack([x, 0 * x, x]), edges, 1.0)
     x[edge_index[0, 0]] = math.nan
     assert not is_saturated(x, edges, 1e-12)
     assert not is_saturated(torch.randn(0, 1000, 64), edges, 1.0)
@@ -471,6 +476,8 @@ def test_a_smooth_beginning_proves_nothing():
     (dict(edge_weight=torch.tensor([1., math.inf, 1., 1.])), 'inf'),
     (dict(batch=torch.zeros(2, dtype=torch.long)), '3 nodes'),
     (dict(batch=torch.tensor([0, 0, -1])), '-1'),
+    (dict(batch=[0, 0, 0]), 'list'),
+    (dict(batch=torch.zeros(3, dtype=torch.long), batch_size=1.0), 'float'),
     (dict(batch=torch.tensor([0, 1, 2]), batch_size=2), 'batch_size=2'),
     (dict(edge_index=torch.eye(4).to_sparse()), '3 nodes'),
     (dict(edge_index=torch.eye(3).to_sparse_csc()), 'CSR'),
