@@ -417,6 +417,13 @@ def test_saturation_of_sparse_features(layout, shift):
     a, b = (x.double()[index] for index in some)
     assert torch.allclose(actual.double(), (a - b).square().sum(-1),
                           rtol=1e-5)
+    # Of one entry each, those of two edges are not a pair:
+    single = torch.tensor([[2.], [0.]]).to_sparse(layout=layout)
+    ends = torch.tensor([0, 1, 0]), torch.tensor([1, 0, 0])
+    assert _squared_differences(single, *ends).tolist() == [4, 4, 0]
+    many = torch.stack([x, 2 * x])
+    assert torch.allclose(_squared_differences(many, *some),
+                          torch.stack([expected, 4 * expected]))
     seen = {beta: is_saturated(sparse, edges, beta)
             for beta in [0.0, 1e-20, 1e-9, 1e-3, 1.0]}
     assert seen == {beta: is_saturated(x, edges, beta) for beta in seen}
@@ -477,6 +484,7 @@ def test_a_smooth_beginning_proves_nothing():
     (dict(batch=torch.zeros(2, dtype=torch.long)), '3 nodes'),
     (dict(batch=torch.tensor([0, 0, -1])), '-1'),
     (dict(batch=[0, 0, 0]), 'list'),
+    (dict(batch=torch.zeros(3)), '(torch.long)'),
     (dict(batch=torch.zeros(3, dtype=torch.long), batch_size=1.0), 'float'),
     (dict(batch=torch.tensor([0, 1, 2]), batch_size=2), 'batch_size=2'),
     (dict(edge_index=torch.eye(4).to_sparse()), '3 nodes'),

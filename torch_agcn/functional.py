@@ -594,9 +594,8 @@ class _SymmetricStep(torch.autograd.Function):
                 residual: bool) -> tuple[Tensor, Tensor]:
         total = root.square().sum()
         mean = x.new_zeros(x.size(1))
-        with torch.autocast(x.device.type, enabled=False):
-            for some in blocks(*x.shape):
-                mean.addmv_(x[some].t(), root[some, 0])
+        for some in blocks(*x.shape):
+            mean.addmv_(x[some].t(), root[some, 0])
         mean /= total
         inverse = largest(x, (0, 1)).reciprocal().view(())
         rough, spread = x.new_zeros(()), x.new_zeros(())
@@ -848,7 +847,7 @@ def is_saturated(x: Tensor, edges: Edges, beta: float) -> bool:
     is_dense = x.layout == torch.strided
     size = x.size(-1) if is_dense else x._nnz() // max(x.size(0), 1)
     begin, end = 0, max(2**12 // max(size, 1), 1)
-    energy = torch.zeros(x.shape[:-2], dtype=accumulation_dtype(x.dtype))
+    energy = torch.zeros((), dtype=accumulation_dtype(x.dtype))
     while end < num_edges // 4:
         some = slice(begin, end)
         terms = _squared_differences(x.detach(), row[some], col[some]) / 2
