@@ -4,6 +4,7 @@ import pkgutil
 import sys
 
 import benchmarks
+from torch_agcn.datasets._fetch import FetchError
 
 # What is no experiment but serves them:
 PARTS = {'__main__', 'baselines', 'data', 'plots', 'results', 'runner',
@@ -20,13 +21,20 @@ def main() -> int:
             print(f'  {name:12} {doc.strip().splitlines()[0]}')
         print('\n--help after an experiment shows its options.')
         return 0 if sys.argv[1:] in ([], ['-h'], ['--help']) else 2
-    module = importlib.import_module(f'benchmarks.{sys.argv[1]}')
     try:
+        module = importlib.import_module(f'benchmarks.{sys.argv[1]}')
         module.main(sys.argv[2:])
     except KeyboardInterrupt:
         print('\nStopped. Finished runs are kept: the same command goes on '
               'from here.')
         return 130
+    except (FetchError, ImportError) as error:  # which say what to do
+        name = getattr(error, 'name', None)
+        print(error if name is None else
+              f"There is no '{name}' here: 'make quickstart' installs all "
+              f"that experiments need, and so does 'pip install "
+              f"torch_agcn[benchmarks]'.", file=sys.stderr)
+        return 1
     return 0
 
 

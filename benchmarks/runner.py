@@ -38,6 +38,7 @@ from tqdm import tqdm
 
 from benchmarks.data import DATASETS
 from benchmarks.results import FIGURES, Table
+from torch_agcn.datasets._fetch import FetchError
 
 Measure = Callable[[Any, str], dict[str, Any]]
 QUICK = Path('quick')  # where first looks go
@@ -59,6 +60,8 @@ def _work(pipe: Connection, measure: Measure, root: str) -> None:
             return
         try:
             pipe.send((measure(task, root), ''))
+        except FetchError as error:
+            pipe.send((None, str(error)))
         except Exception:
             pipe.send((None, traceback.format_exc()))
 
@@ -185,8 +188,12 @@ class TimeLeft:
 
 def report(failed: list[tuple[Any, str]]) -> None:
     r"""Says what failed, and ends with an error if anything did."""
+    reasons: dict[str, list[Any]] = defaultdict(list)
     for task, error in failed:
-        print(f'\n{task} failed: {error}', file=sys.stderr)
+        reasons[error].append(task)
+    for error, tasks in reasons.items():
+        more = f' and {len(tasks) - 1} more' if len(tasks) > 1 else ''
+        print(f'\n{tasks[0]}{more} failed: {error}', file=sys.stderr)
     if failed:
         raise SystemExit(f'{len(failed)} runs failed and have no row; the '
                          f'same command tries them again.')

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pytest
 
 from benchmarks import results, runner
 from benchmarks.results import Table
+from torch_agcn.datasets._fetch import FetchError
 
 REPOSITORY = Path(__file__).parents[2]
 COLUMNS = ['method', 'dataset', 'seed', 'square', 'seconds']
@@ -290,3 +292,39 @@ def test_times_of_one_commit(tmp_path, monkeypatch):
         date='', commit='0123456', versions=''))  # not a number
     assert len(turns(1)) == len(expected) + 2 + 2
     assert turns(1) and calls == []
+
+
+@pytest.mark.parametrize('fault, message', [
+    ("sys.modules['pyarrow'] = None", "'pip install torch_agcn[hetero]'"),
+    ("sys.modules['pandas'] = None", "'pip install torch_agcn[benchmarks]'"),
+])
+def test_what_is_missing_is_said_in_a_sentence(tmp_path, fault, message):
+    program = (f'import runpy, sys; {fault}; '
+               f'runpy.run_module("benchmarks", run_name="__main__")')
+    done = subprocess.run(
+        [sys.executable, '-c', program, 'hetero', '--quick'], cwd=tmp_path,
+        env={**os.environ, 'PYTHONPATH': str(REPOSITORY)},
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert message in done.stderr and 'Traceback' not in done.stderr
+
+
+class Task(NamedTuple):
+    method: str
+    dataset: str
+
+
+def unreachable(task, root):
+    raise FetchError('no network: put it there by hand')
+
+
+def test_data_that_cannot_be_had_is_said_once(tmp_path, capsys):
+    failed = runner.run_missing(
+        [Task(method, 'Nowhere') for method in 'abc'],
+        Table(tmp_path / 'a.csv', ['method', 'dataset', 'seconds']),
+        unreachable, 1, '')
+    with pytest.raises(SystemExit, match='3 runs failed'):
+        runner.report(failed)
+    err = capsys.readouterr().err
+    assert err.count('put it there by hand') == 1 and 'and 2 more' in err
+    assert 'Traceback' not in err
