@@ -33,7 +33,7 @@ setup(
     keywords=['deep-learning', 'pytorch', 'pytorch-geometric',
               'graph-neural-networks', 'oversmoothing'],
     packages=find_packages(include=['torch_agcn', 'torch_agcn.*']),
-    package_data={'torch_agcn': ['py.typed', 'datasets/data/*.npz']},
+    package_data={'torch_agcn': ['py.typed', 'datasets/data/cora.npz']},
     python_requires='>=3.10',
     install_requires=['torch>=2.6', 'torch_geometric>=2.6'],
     extras_require={

@@ -58,6 +58,8 @@ FEW = 'row.numel() * x.size(-1) < MANY_NUMBERS'
 ZERO = 'what is divided by this is zero'
 LOOKED = ('how much is looked at: any part of the sum proves as much, and no '
           'proof means that all is summed')
+PART_OF_ITSELF = ('the spread is compared with 1e-9 of this, and never as '
+                  'small as that part of itself')
 SIZE = 'there is a size where there is a batch vector'
 ENOUGH = 'how much is enough is not known so exactly'
 ON_DEVICES = 'it is true of all that is on the CPU; tests on devices would see'
@@ -125,6 +127,12 @@ EQUIVALENT = [
            '(edge * x.size(1) - feature[entry])'),
     Excuse('is_saturated', 'x.size(-1)', LOOKED),
     Excuse('is_saturated', 'part >= needed', LOOKED, '(part > needed)'),
+    Excuse('is_saturated', """_squared_differences(x.detach(), row[some], \
+col[some]) / 2""", LOOKED, '(3)'),
+    Excuse('energy_from_neighbors', '1e-2', ENOUGH, '(0.02)'),
+    Excuse('energy_from_neighbors',
+           'spread + total * _squares(mean, batch)', PART_OF_ITSELF,
+           '(total * _squares(mean, batch))'),
     Excuse('is_saturated', 'energy + terms.sum(-1)', LOOKED,
            '(terms.sum(-1))'),
     Excuse('edge_energy', 'weight is not None and weight.requires_grad',
@@ -175,14 +183,10 @@ EQUIVALENT = [
     Excuse('is_saturated', 'begin, end = 0, max(2**12 // max(size, 1), 1)',
            LOOKED),
     Excuse('energy_from_sums',
-           'spread + weight * sums[..., 3:].square().sum(-1)',
-           'the spread is compared with 1e-9 of this, and never as small as '
-           'that part of itself',
+           'spread + weight * sums[..., 3:].square().sum(-1)', PART_OF_ITSELF,
            '(weight * sums[..., 3:].square().sum(-1))'),
     Excuse('_SymmetricStep.forward',
-           'spread + total * (inverse * mean).square().sum()',
-           'the spread is compared with 1e-9 of this, and never as small as '
-           'that part of itself',
+           'spread + total * (inverse * mean).square().sum()', PART_OF_ITSELF,
            '(total * (inverse * mean).square().sum())'),
     Excuse('is_saturated',
            '_squared_differences(x.detach(), row[some], col[some]) / 2',

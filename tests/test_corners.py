@@ -463,3 +463,23 @@ def test_means_of_few_nodes():
     for weight, expected in [(None, 3.0), (torch.tensor([3., 1.]), 2.5)]:
         assert functional.mean_over_nodes(both, weight, None, None).tolist(
             ) == [[expected, 4.0]]
+
+
+@pytest.mark.parametrize('scale', [1.0, 1e-25, 1e25])
+def test_scales_of_many_features_on_a_batch(scale):
+    edge_index = torch.cat([PATH, PATH + 3], dim=1)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    x = scale * torch.randn(2, 6, 4) * torch.tensor([1., 1e4]).view(2, 1, 1)
+    expected = torch.stack([relative_energy(v / scale, edge_index, None, batch)
+                            for v in x])
+    assert torch.allclose(relative_energy(x, edge_index, None, batch),
+                          expected, rtol=1e-4)
+
+
+def test_a_refused_beta_is_not_kept():
+    conv = AGCNConv(2, 2, beta=3.0)
+    with pytest.raises(ValueError, match='beta=-5'):
+        conv.beta = -5
+    assert conv.beta == 3.0
+    conv.beta = 5
+    assert conv.beta == 5.0

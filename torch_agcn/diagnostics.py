@@ -475,10 +475,12 @@ def _find_layers(model: Module,
         layers = {k: v for k, v in found.items()
                   if isinstance(v, MessagePassing)}
         if not layers:
+            some = [name for name in found if name][:2]
             raise ValueError(
                 f"'{NAME}' found no 'MessagePassing' layer in "
-                f"'{type(model).__name__}'; name the modules to watch, e.g. "
-                f'modules={[name for name in found if name][:2]}')
+                f"'{type(model).__name__}'; " + (
+                    f'name the modules to watch, e.g. modules={some}' if some
+                    else 'pass the model that it is a part of'))
         return layers
     names = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in names if name not in found]

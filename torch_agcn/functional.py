@@ -95,7 +95,7 @@ def dirichlet_energy(
     num_nodes = x.size(-2)
     edges = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
                      owner='dirichlet_energy')
-    size = check_batch(batch, batch_size, x, 'dirichlet_energy')
+    size = check_batch(batch, batch_size, x, 'dirichlet_energy', edges)
     return edge_energy(x, edges, batch, size)
 
 
@@ -173,7 +173,7 @@ def relative_energy(
                      owner='relative_energy')
     if add_self_loops:
         edges = with_self_loops(edges, num_nodes, 1.0, x.dtype)
-    size = check_batch(batch, batch_size, x, 'relative_energy')
+    size = check_batch(batch, batch_size, x, 'relative_energy', edges)
     return normalized_energy(x, edges, batch, size)
 
 
@@ -230,12 +230,13 @@ def mean_average_distance(
     check_devices('mean_average_distance', x, edge_index=edge_index,
                   edge_weight=edge_weight, batch=batch)
     num_nodes = x.size(-2)
-    row, col, weight = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
-                                owner='mean_average_distance')
+    edges = to_edges(edge_index, edge_weight, num_nodes, x.dtype,
+                     owner='mean_average_distance')
+    row, col, weight = edges
     if weight is None:
         weight = torch.ones_like(row, dtype=x.dtype)
     weight = torch.where(row == col, 0.0, weight)
-    size = check_batch(batch, batch_size, x, 'mean_average_distance')
+    size = check_batch(batch, batch_size, x, 'mean_average_distance', edges)
 
     # Unit vectors, zero ones having a direction of their own. Then 1 - cos is
     # half a squared distance, which does not cancel once it is centred:
@@ -280,10 +281,16 @@ def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
         >>> anisotropic_gate(torch.tensor([0., 1., 1e30]), beta=1.0)
         tensor([0.0000, 0.6321, 1.0000])
     """
+    if not isinstance(energy, Tensor) or not energy.is_floating_point():
+        raise ValueError(f"'anisotropic_gate' got energy={energy}; pass a "
+                         f'floating-point tensor')
     energy = energy.to(accumulation_dtype(energy.dtype))
     info = torch.finfo(energy.dtype)
     top = math.sqrt(info.max) / 2  # Its square does not overflow.
     if isinstance(beta, Tensor):
+        if beta.is_cpu and not is_traced() and bool((beta < 0).any()):
+            raise ValueError(f"'anisotropic_gate' got beta={beta.tolist()}; "
+                             f'pass numbers >= 0')
         beta = beta.to(energy.dtype)
         last = vanishing(energy.dtype)
         bound = beta.detach().clamp(min=last / top**2).rsqrt()
@@ -322,7 +329,8 @@ def check_features(x: Any, owner: str) -> Tensor:
 
 
 def check_batch(batch: OptTensor, batch_size: int | None, x: Tensor,
-                owner: str, bound: bool = False) -> int | None:
+                owner: str, edges: Edges | None = None,
+                bound: bool = False) -> int | None:
     r"""The number of graphs, or a :obj:`bound` of it where that will do; no
     batch vector means one graph.
     """
@@ -357,6 +365,15 @@ def check_batch(batch: OptTensor, batch_size: int | None, x: Tensor,
                          f"{int(batch.min())} to {size - 1} in 'batch'; with "
                          f'batch_size={batch_size} they must lie in '
                          f'[0, {batch_size or size})')
+    if edges is not None and batch.is_cpu:
+        graphs = [batch.index_select(0, end) for end in (edges.col, edges.row)]
+        if not torch.equal(*graphs):
+            i = int((graphs[0] != graphs[1]).nonzero()[0])
+            raise ValueError(
+                f"'{owner}' got an edge from node {int(edges.col[i])} of graph"
+                f' {int(graphs[0][i])} to node {int(edges.row[i])} of graph '
+                f"{int(graphs[1][i])}; pass the 'batch' that belongs to "
+                f"'edge_index', where no edge leaves its graph")
     return batch_size or size
 
 
@@ -811,7 +828,7 @@ def _squared_differences(x: Tensor, row: Tensor, col: Tensor) -> Tensor:
     if x.layout == torch.sparse_csr:
         rowptr, feature = x.crow_indices().long(), x.col_indices().long()
     else:
-        x = x.coalesce()
+        x = x.to_sparse_coo().coalesce()
         entry_row, feature = x.indices()
         rowptr = torch._convert_indices_from_coo_to_csr(entry_row, x.size(0))
     # Torch can select rows of sparse matrices too, but looks at all entries

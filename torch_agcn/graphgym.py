@@ -3,16 +3,21 @@ torch_agcn.graphgym`, a configuration can ask for :obj:`gnn.layer_type:
 agcnconv`.
 
 The arguments of :class:`~torch_agcn.nn.conv.AGCNConv` are those of the
-configuration's group :obj:`agcn`.
+configuration's group :obj:`agcn`; GraphGym itself needs :obj:`yacs`.
 """
 from typing import Any
 
 import torch
-from torch_geometric.graphgym.config import CN
 from torch_geometric.graphgym.models.layer import LayerConfig
 from torch_geometric.graphgym.register import register_config, register_layer
 
 from torch_agcn.nn.conv import AGCNConv
+
+try:
+    from torch_geometric.graphgym.config import CN
+except ImportError as error:
+    raise ImportError("'torch_agcn.graphgym' requires 'pip install yacs', as "
+                      "GraphGym does") from error
 
 
 @register_config('agcn')  # type: ignore[untyped-decorator]
@@ -32,6 +37,9 @@ def set_agcn_config(cfg: Any) -> None:
     cfg.agcn.num_hops = 1
     cfg.agcn.alpha = 0.0
     cfg.agcn.learn_beta = False
+    cfg.agcn.improved = False
+    cfg.agcn.cached = False
+    cfg.agcn.recompute = False
 
 
 @register_layer('agcnconv')

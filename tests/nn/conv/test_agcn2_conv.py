@@ -74,6 +74,8 @@ def test_bad_arguments():
     for args in [(0.5, None), (0.5, 0), (-1.0, 1)]:
         with pytest.raises(ValueError, match='the number of the layer'):
             AGCN2Conv(4, 0.1, *args)
+    with pytest.raises(ValueError, match='running estimate of deep'):
+        AGCN2Conv(4, 0.1, momentum=0.1)
     conv = AGCN2Conv(4, 0.1)
     with pytest.raises(ValueError, match='same nodes and channels'):
         conv(torch.randn(6, 4), torch.randn(5, 4), EDGES)

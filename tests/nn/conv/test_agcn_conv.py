@@ -1017,6 +1017,9 @@ def test_bipartite_layers_in_torch(mode):
     conv, x = AGCNConv((4, 4), 3, **mode), torch.randn(7, 4)
     for batch in [None, torch.arange(7) // 4]:
         edge_index = random_graph(7, 10)[0]
+        if batch is not None:
+            edge_index = edge_index[:, batch[edge_index[0]]
+                                    == batch[edge_index[1]]]
         assert torch.equal(
             conv(x, edge_index, batch=batch),
             conv((x, x), edge_index,
@@ -1425,14 +1428,19 @@ def test_huge_features_of_a_real_graph(tmp_path, mode, way):
     (dict(num_hops=0), 'num_hops=0'),
     (dict(num_hops=1.5), 'num_hops=1.5'),
     (dict(beta=None), 'beta=None'),
-    (dict(alpha='a'), 'alpha=a'),
+    (dict(alpha='a'), "alpha='a'"),
+    (dict(beta=True), 'beta=True'),
+    (dict(beta='1'), "beta='1'"),
+    (dict(out_channels=-1), 'out_channels=-1'),
+    (dict(out_channels=1.5), 'out_channels=1.5'),
+    (dict(momentum=True), 'momentum=True'),
     (dict(normalize=False, add_self_loops=True), 'GCNNorm'),
     (dict(aggr='max'), 'max'),
     (dict(node_dim=1), 'node_dim=1'),
 ])
 def test_bad_arguments(kwargs, message):
     with pytest.raises(ValueError, match='AGCNConv') as error:
-        AGCNConv(4, 3, **kwargs)
+        AGCNConv(4, **{'out_channels': 3, **kwargs})
     assert message in str(error.value)
 
 
@@ -1447,6 +1455,7 @@ def test_bad_arguments(kwargs, message):
     (dict(edge_weight=torch.full((6, ), math.nan)), 'nan'),
     (dict(edge_weight=torch.ones(5)), '6 edges'),
     (dict(batch=torch.zeros(3, dtype=torch.long)), '4 nodes'),
+    (dict(batch=torch.arange(4)), 'where no edge leaves its graph'),
 ])
 def test_bad_input(kwargs, message, way):
     good = dict(x=torch.rand(4, 4), edge_index=STAR)

@@ -66,3 +66,18 @@ def test_recorder_sees_all_gates(dense):
         expected.append(float(1 - torch.exp(-0.4 * s**2)))
         h = conv(h, first, EDGES).relu()
     assert gates == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize('layout', [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_features(layout):
+    model = DeepAGCN(7, 8, num_layers=2, out_channels=3, dropout=0.5)
+    x = torch.rand(6, 7) * (torch.rand(6, 7) < 0.5)
+    sparse = x.to_sparse(layout=layout)
+    dropped = model._drop(sparse).to_dense()
+    kept = dropped != 0
+    assert torch.allclose(dropped[kept], 2 * x[kept])
+    assert 0 < kept.sum() < (x != 0).sum()
+    model(sparse, EDGES).sum().backward()
+    assert model.lin_in.weight.grad.any()
+    model.eval()
+    assert torch.allclose(model(sparse, EDGES), model(x, EDGES), atol=1e-6)

@@ -83,6 +83,10 @@ class AGCN2Conv(AGCNConv):
             raise ValueError(f"'AGCN2Conv' got theta={theta} and "
                              f'layer={layer}; pass a positive theta with the '
                              f'number of the layer from 1 on, or neither')
+        if kwargs.get('momentum') is not None:
+            raise ValueError(f"'AGCN2Conv' got momentum={kwargs['momentum']}; "
+                             f"leave it out, or use 'AGCNConv': there is no "
+                             f'running estimate of deep networks')
         super().__init__(channels, channels, beta=beta, energy=energy,
                          residual=residual, alpha=alpha,
                          bias=kwargs.pop('bias', False), **kwargs)

@@ -378,7 +378,7 @@ class AGCNConv(MessagePassing):
                              f'{remedy}')
 
         if not _is_number(self._beta) or not 0 <= self._beta < math.inf:
-            refuse(f'beta={self._beta}', 'pass a finite number >= 0')
+            refuse(f'beta={self._beta!r}', 'pass a finite number >= 0')
         self._beta = float(self._beta)
         if self.learn_beta and self._beta == 0:
             refuse('beta=0 and learn_beta=True',
@@ -387,14 +387,18 @@ class AGCNConv(MessagePassing):
             refuse(f"energy='{self.energy}'",
                    "pass 'total' (the paper's) or 'relative'")
         if not isinstance(self.num_hops, Integral) or self.num_hops < 1:
-            refuse(f'num_hops={self.num_hops}', 'pass a whole number >= 1')
+            refuse(f'num_hops={self.num_hops!r}', 'pass a whole number >= 1')
+        if not isinstance(self.out_channels, Integral) or (
+                self.out_channels < 0):
+            refuse(f'out_channels={self.out_channels!r}',
+                   'pass the number of features that come out')
         if isinstance(self.in_channels, tuple):
             if len(self.in_channels) != 2:
                 refuse(f'in_channels={self.in_channels}',
                        'pass one number, or those of source and target')
             self._check_bipartite()
         if not _is_number(self.alpha) or not 0 <= self.alpha < 1:
-            refuse(f'alpha={self.alpha}', 'pass a number in [0, 1)')
+            refuse(f'alpha={self.alpha!r}', 'pass a number in [0, 1)')
         if self.add_self_loops and not self.normalize:
             refuse('add_self_loops=True and normalize=False',
                    'add self-loops to the graph before it is normalized, e.g. '
@@ -404,9 +408,13 @@ class AGCNConv(MessagePassing):
                    'belongs to the sum over neighbors')
         if self.momentum is not None:
             if not _is_number(self.momentum) or not 0 <= self.momentum <= 1:
-                refuse(f'momentum={self.momentum}', 'pass a number in [0, 1]')
-            if not isinstance(self.in_channels, int) or (
-                    self.in_channels < 0 and self.energy == 'relative'):
+                refuse(f'momentum={self.momentum!r}',
+                       'pass a number in [0, 1]')
+            if not isinstance(self.in_channels, int):
+                refuse(f'in_channels={self.in_channels} and momentum',
+                       'leave one of them out: there is no running estimate '
+                       'between two types of nodes')
+            elif self.in_channels < 0 and self.energy == 'relative':
                 refuse(f'in_channels={self.in_channels} and momentum',
                        'pass the number of features: the running estimate '
                        'has a mean of each')
@@ -468,8 +476,12 @@ class AGCNConv(MessagePassing):
 
     @beta.setter
     def beta(self, beta: float) -> None:
-        self._beta = beta
-        self._check_arguments()
+        old, self._beta = self._beta, beta
+        try:
+            self._check_arguments()
+        except ValueError:
+            self._beta = old
+            raise
         self._reset_beta()
 
     def forward(
@@ -781,7 +793,7 @@ class AGCNConv(MessagePassing):
         graph = self._graph(x, edge_index, edge_weight, sizes, degree,
                             node_weight)
         size = check_batch(batch, batch_size, x, self.__class__.__name__,
-                           bound=bound)
+                           graph.edges, bound=bound)
         return x, graph, batch, size
 
     def _both_sides(self, x: Any) -> tuple[Tensor, tuple[int, int]]:
@@ -1113,7 +1125,8 @@ class AGCNConv(MessagePassing):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real)
+    # Python counts True and False among them.
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _mean_over_ranks(sums: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module, ModuleList
@@ -100,7 +101,12 @@ class DeepAGCN(Module):
         return self.lin_out(self._drop(x))
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        if x.layout == torch.strided:
+            return F.dropout(x, self.dropout, self.training)
+        x = x.to_sparse_coo().coalesce()
+        value = F.dropout(x.values(), self.dropout, self.training)
+        return torch.sparse_coo_tensor(x.indices(), value, x.shape,
+                                       is_coalesced=True)
 
     def __repr__(self) -> str:
         return (f'{self.__class__.__name__}({self.in_channels}, '
