@@ -11,17 +11,25 @@ PARTS = {'__main__', 'baselines', 'data', 'plots', 'results', 'runner',
          'training'}
 
 
+def usage(names: list[str]) -> int:
+    print('usage: python -m benchmarks <experiment> [options]\n')
+    for name in names:
+        doc = importlib.import_module(f'benchmarks.{name}').__doc__ or ''
+        print(f'  {name:12} {doc.strip().splitlines()[0]}')
+    print('\n--help after an experiment shows its options.')
+    return 0
+
+
 def main() -> int:
     names = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__)
                    if m.name not in PARTS)
-    if len(sys.argv) < 2 or sys.argv[1] not in names:
-        print('usage: python -m benchmarks <experiment> [options]\n')
-        for name in names:
-            doc = importlib.import_module(f'benchmarks.{name}').__doc__ or ''
-            print(f'  {name:12} {doc.strip().splitlines()[0]}')
-        print('\n--help after an experiment shows its options.')
-        return 0 if sys.argv[1:] in ([], ['-h'], ['--help']) else 2
     try:
+        if sys.argv[1:] in ([], ['-h'], ['--help']):
+            return usage(names)
+        if sys.argv[1] not in names:
+            print(f"There is no experiment '{sys.argv[1]}'; there are "
+                  f'{", ".join(names)}.', file=sys.stderr)
+            return 2
         module = importlib.import_module(f'benchmarks.{sys.argv[1]}')
         module.main(sys.argv[2:])
     except KeyboardInterrupt:

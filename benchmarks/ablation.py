@@ -134,7 +134,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 def main(argv: list[str]) -> None:
     options = runner.parser('ablation', ['Cora'], runs=5)
-    options.add_argument('--depths', nargs='+', type=int, default=DEPTHS,
+    options.add_argument('--depths', nargs='+', type=runner.positive,
+                         default=DEPTHS,
                          metavar='DEPTH', help=f'numbers of layers (default: '
                          f'{" ".join(map(str, DEPTHS))})')
     args = options.parse_args(argv)

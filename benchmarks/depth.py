@@ -309,7 +309,8 @@ def main(argv: list[str]) -> None:
     options.add_argument('--methods', nargs='+', default=list(METHODS),
                          choices=list(METHODS), metavar='METHOD',
                          help=f'of {", ".join(METHODS)} (default: all)')
-    options.add_argument('--depths', nargs='+', type=int, default=DEPTHS,
+    options.add_argument('--depths', nargs='+', type=runner.positive,
+                         default=DEPTHS,
                          choices=DEPTHS, metavar='DEPTH',
                          help=f'of {", ".join(map(str, DEPTHS))} (default: '
                          f'all)')

@@ -172,7 +172,7 @@ def _sentence(dataset: str, gap: tuple[float, float, int], ours: Any,
 
 def main(argv: list[str]) -> None:
     options = runner.parser('history', ['Cora'], runs=5)
-    options.add_argument('--epochs', type=int, default=200)
+    options.add_argument('--epochs', type=runner.positive, default=200)
     args = options.parse_args(argv)
     if args.quick:
         args.runs, args.datasets = min(args.runs, 2), args.datasets[:1]

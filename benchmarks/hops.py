@@ -20,7 +20,13 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.results import RESULTS, Table, provenance
-from benchmarks.runner import QUICK, peak_mb, reset_peak, take_turns
+from benchmarks.runner import (
+    QUICK,
+    peak_mb,
+    positive,
+    reset_peak,
+    take_turns,
+)
 from benchmarks.runtime import OURS, random_graph, step
 from torch_agcn import AGCNConv
 
@@ -153,7 +159,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser('python -m benchmarks hops')
     cases = ['time', 'memory']
     parser.add_argument('--cases', nargs='+', choices=cases, default=cases)
-    parser.add_argument('--repeats', type=int, default=9)
+    parser.add_argument('--repeats', type=positive, default=9)
     parser.add_argument('--quick', action='store_true',
                         help=f"a tenth of the size, in '{QUICK}'")
     parser.add_argument('--show', action='store_true',

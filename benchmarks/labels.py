@@ -316,7 +316,7 @@ def settings_of(method: str, dataset: str, epochs: int = 200) -> str:
 
 def main(argv: list[str]) -> None:
     options = runner.parser('labels', CITATION, of=CITATION)
-    options.add_argument('--epochs', type=int, default=200,
+    options.add_argument('--epochs', type=runner.positive, default=200,
                          help='of all methods (default: %(default)s)')
     args = options.parse_args(argv)
     rates = RATES

@@ -19,7 +19,7 @@ from torch_geometric.nn import GCN
 from tqdm import tqdm
 
 from benchmarks.results import RESULTS, Table, provenance
-from benchmarks.runner import QUICK
+from benchmarks.runner import QUICK, positive
 from torch_agcn import AGCN
 from torch_agcn.datasets import Planetoid
 from torch_agcn.diagnostics import SmoothnessRecorder
@@ -114,9 +114,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser('python -m benchmarks overhead')
-    parser.add_argument('--epochs', type=int, default=100)
-    parser.add_argument('--every', type=int, default=10)
-    parser.add_argument('--repeats', type=int, default=5)
+    parser.add_argument('--epochs', type=positive, default=100)
+    parser.add_argument('--every', type=positive, default=10)
+    parser.add_argument('--repeats', type=positive, default=5)
     parser.add_argument('--root', default='data', help='where data is kept')
     parser.add_argument('--quick', action='store_true',
                         help=f"20 epochs, once, in '{QUICK}'")

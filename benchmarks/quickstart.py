@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from benchmarks.baselines.agcn import gates
 from benchmarks.results import FIGURES, RESULTS, Table
+from benchmarks.runner import positive
 from benchmarks.training import dropout, fit
 from torch_agcn import AGCN, AGCNConv
 from torch_agcn.datasets import ImageGraph, Planetoid
@@ -184,8 +185,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser('python -m benchmarks quickstart')
     parser.add_argument('--root', default='data', help='where data is kept')
-    parser.add_argument('--seeds', type=int, default=3)
-    parser.add_argument('--depths', type=int, nargs='+', default=DEPTHS)
+    parser.add_argument('--seeds', type=positive, default=3)
+    parser.add_argument('--depths', type=positive, nargs='+', default=DEPTHS)
     parser.add_argument('--fresh', action='store_true',
                         help='forget the runs there are')
     parser.add_argument('--out', type=Path, default=Path('quickstart'),

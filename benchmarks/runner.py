@@ -242,6 +242,13 @@ def peak_mb() -> int:
 # Experiments #################################################################
 
 
+def positive(text: str) -> int:
+    r"""A number from the command line."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number >= 1")
+    return int(text)
+
+
 def parser(name: str, datasets: list[str], runs: int = 10,
            of: list[str] = DATASETS) -> argparse.ArgumentParser:
     r"""The options that all experiments share."""
@@ -249,9 +256,9 @@ def parser(name: str, datasets: list[str], runs: int = 10,
     out.add_argument('--datasets', nargs='+', default=datasets, choices=of,
                      metavar='NAME', help=f'of {", ".join(of)} (default: '
                      f'{" ".join(datasets)})')
-    out.add_argument('--runs', type=int, default=runs,
+    out.add_argument('--runs', type=positive, default=runs,
                      help='with seeds from 0 on (default: %(default)s)')
-    out.add_argument('--jobs', type=int, default=os.cpu_count() or 1,
+    out.add_argument('--jobs', type=positive, default=os.cpu_count() or 1,
                      help='processes at a time (default: %(default)s)')
     out.add_argument('--quick', action='store_true',
                      help=f"a first look in about a minute, in '{QUICK}'")

@@ -29,7 +29,7 @@ from benchmarks.results import (
     provenance,
     write_readme,
 )
-from benchmarks.runner import QUICK, take_turns
+from benchmarks.runner import QUICK, positive, take_turns
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
 from torch_agcn.functional import dirichlet_energy
@@ -234,7 +234,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser('python -m benchmarks runtime')
     cases = ['layer', 'epoch', 'memory', 'scaling', 'knn']
     parser.add_argument('--cases', nargs='+', choices=cases, default=cases)
-    parser.add_argument('--repeats', type=int, default=9)
+    parser.add_argument('--repeats', type=positive, default=9)
     parser.add_argument('--root', default='data', help='where data is kept')
     parser.add_argument('--quick', action='store_true',
                         help=f"a tenth of the size, in '{QUICK}'")

@@ -514,8 +514,8 @@ def parser(name: str, runs: int) -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> None:
     options = parser('table', runs=10)
-    options.add_argument('--splits', nargs='+', default=['public'],
-                         choices=SPLITS)
+    options.add_argument('--splits', nargs='+', choices=SPLITS,
+                         help='(default: public where there is one)')
     options.add_argument('--show', action='store_true', help='print the '
                          'table and write it into the README')
     options.add_argument('--checks', action='store_true', help='try what '
@@ -523,6 +523,9 @@ def main(argv: list[str]) -> None:
     options.add_argument('--epoch', action='store_true', help='time an epoch '
                          "of AGCN beside PyG's dense GCN")
     args = options.parse_args(argv)
+    if args.quick and (args.show or args.checks or args.epoch):
+        options.error('--quick is a first look at the table itself: leave the '
+                      'other out')
     if args.show:
         return show()
     if args.checks:
@@ -536,7 +539,8 @@ def main(argv: list[str]) -> None:
     # By seeds first: a table of few runs is there before long.
     tasks = [Task(method, dataset, split, seed, settings_of(method, dataset))
              for seed in range(args.runs) for dataset in args.datasets
-             for split in args.splits if split in splits_of(dataset)
+             for split in args.splits or splits_of(dataset)[:1]
+             if split in splits_of(dataset)
              for method in args.methods]
     adopt(tasks, table)
     failed = runner.run_missing(tasks, table, measure, args.jobs, args.root)

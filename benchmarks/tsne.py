@@ -198,7 +198,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 def main(argv: list[str]) -> None:
     options = runner.parser('tsne', [DATASET], runs=3)
-    options.add_argument('--epochs', type=int, default=200)
+    options.add_argument('--epochs', type=runner.positive, default=200)
     args = options.parse_args(argv)
     if args.quick:
         args.runs = min(args.runs, 2)

@@ -82,21 +82,25 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    args = parser('tune', runs=2).parse_args(argv)
+    args = parser('tune', runs=1).parse_args(argv)
+    table = TABLE
+    if args.quick:
+        table = Table(runner.QUICK / TABLE.path.name, TABLE.own_columns)
+        args.datasets, args.methods = args.datasets[:1], args.methods[:3]
     tasks = [Task(method, dataset, splits_of(dataset)[0], seed,
                   settings_of(method, dataset, **config))
              for seed in range(args.runs) for dataset in args.datasets
              for method in args.methods for config in grid(method)]
-    adopt(tasks, TABLE)
-    failed = runner.run_missing(tasks, TABLE, measure, args.jobs, args.root)
-    rows = TABLE.read()
+    adopt(tasks, table)
+    failed = runner.run_missing(tasks, table, measure, args.jobs, args.root)
+    rows = table.read()
     for method in args.methods:
         chosen = {}
         for dataset in args.datasets:
             config = choose(rows, method, dataset, args.runs)
             if config is not None:
                 chosen[dataset] = config
-        if chosen:
+        if chosen and not args.quick:
             write_chosen(method, chosen)
         print(f'{METHODS[method]}: {json.dumps(chosen)}')
     runner.report(failed)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
-from benchmarks import results, runner
+from benchmarks import __main__, results, runner
 from benchmarks.results import Table
 from torch_agcn.datasets._fetch import FetchError
 
@@ -328,3 +328,21 @@ def test_data_that_cannot_be_had_is_said_once(tmp_path, capsys):
     err = capsys.readouterr().err
     assert err.count('put it there by hand') == 1 and 'and 2 more' in err
     assert 'Traceback' not in err
+
+
+@pytest.mark.parametrize('argv, message', [
+    (['table', '--runs', '0'], "'0' is no whole number >= 1"),
+    (['tune', '--runs', '-1'], "'-1' is no whole number >= 1"),
+    (['table', '--jobs', 'two'], "'two' is no whole number >= 1"),
+    (['table', '--datasets', 'Coral'], "invalid choice: 'Coral'"),
+    (['table', '--checks', '--quick'], 'leave the other out'),
+    (['tabel'], "no experiment 'tabel'; there are ablation, "),
+])
+def test_bad_options(monkeypatch, capsys, argv, message):
+    monkeypatch.setattr(sys, 'argv', ['', *argv])
+    try:
+        status = __main__.main()
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    assert message in capsys.readouterr().err
