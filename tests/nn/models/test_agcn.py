@@ -268,3 +268,13 @@ def test_stock_training_loop(tmp_path):
                  for conv in [GCNConv, AGCNConv])
     assert gcn > 0.75
     assert abs(agcn - gcn) < 0.02
+
+
+def test_arguments_in_the_order_of_pyg():
+    args = 4, 8, 3, 2, 0.5, 'elu', True, None, 'LayerNorm', None, 'cat'
+    model, other = AGCN(*args), GCN(*args)
+    assert [*map(str, model.norms)] == [*map(str, other.norms)]
+    assert type(model.act) is type(other.act) is torch.nn.ELU
+    assert model.act_first and model.jk_mode == 'cat'
+    assert model.lin.in_features == other.lin.in_features == 24
+    assert AGCN(4, 8, 2, 3, 0.5, 'elu', head='linear').head == 'linear'

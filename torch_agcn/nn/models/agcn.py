@@ -37,12 +37,6 @@ class AGCN(BasicGNN):
         out_channels (int, optional): If not set to :obj:`None`, the size of
             each output sample. (default: :obj:`None`)
         dropout (float, optional): Dropout probability. (default: :obj:`0.`)
-        head (str, optional): The last layer: with :obj:`"conv"`, it gates and
-            propagates as all others do.
-            With :obj:`"linear"`, it is a linear map, so that a model of two
-            layers is the paper's equation (10) read literally: one
-            propagation, then ReLU and a linear map.
-            (default: :obj:`"conv"`)
         act (str or Callable, optional): The non-linear activation function to
             use. (default: :obj:`"relu"`)
         act_first (bool, optional): If set to :obj:`True`, activation is
@@ -60,6 +54,12 @@ class AGCN(BasicGNN):
             node embeddings to the expected output feature dimensionality.
             (:obj:`None`, :obj:`"last"`, :obj:`"cat"`, :obj:`"max"`,
             :obj:`"lstm"`). (default: :obj:`None`)
+        head (str, optional): The last layer: with :obj:`"conv"`, it gates and
+            propagates as all others do.
+            With :obj:`"linear"`, it is a linear map, so that a model of two
+            layers is the paper's equation (10) read literally: one
+            propagation, then ReLU and a linear map.
+            (default: :obj:`"conv"`)
         **kwargs (optional): Additional arguments of
             :class:`~torch_agcn.nn.conv.AGCNConv`, *e.g.*, :obj:`beta`,
             :obj:`energy`, :obj:`residual` or :obj:`cached`.
@@ -81,6 +81,7 @@ class AGCN(BasicGNN):
         num_layers: int,
         out_channels: int | None = None,
         dropout: float = 0.0,
+        *args: Any,  # PyG's, in its order
         head: str = 'conv',
         **kwargs: Any,
     ) -> None:
@@ -98,7 +99,7 @@ class AGCN(BasicGNN):
             num_layers -= 1
             kwargs['jk'] = kwargs.get('jk') or 'last'
         super().__init__(in_channels, hidden_channels, num_layers,
-                         out_channels, dropout, **kwargs)
+                         out_channels, dropout, *args, **kwargs)
         self.head = head
         if head == 'linear':
             linear = self.get_submodule('lin')
