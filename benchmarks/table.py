@@ -9,7 +9,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -79,7 +79,13 @@ class Task(NamedTuple):
 def read_settings(method: str) -> dict[str, Any]:
     r"""What stands in a method's file of settings, if it has one."""
     path = SETTINGS / f'{method}.yaml'
-    return yaml.safe_load(path.read_text()) or {} if path.exists() else {}
+    return _parse(path.read_text()) if path.exists() else {}
+
+
+@cache
+def _parse(text: str) -> dict[str, Any]:
+    # They are asked for with every task.
+    return yaml.safe_load(text) or {}
 
 
 def run_of(method: str) -> Callable[..., Run]:

@@ -68,7 +68,7 @@ def choose(rows: pd.DataFrame, method: str, dataset: str,
 
 def write_chosen(method: str, chosen: dict[str, dict[str, Any]]) -> None:
     r"""Puts choices into a method's file; other data sets' stay."""
-    file = read_settings(method)
+    file = dict(read_settings(method))
     file['chosen'] = {**file.get('chosen', {}), **chosen}
     text = yaml.safe_dump(file, sort_keys=False, default_flow_style=None)
     write_file(SETTINGS / f'{method}.yaml', (HEADER + text).encode())
