@@ -37,22 +37,21 @@ KILLS = [0.15, 0.5, 0.3, 0.4]
 SECONDS = 1800  # till something is taken for stuck
 
 
+def make_tree(folder: Path) -> None:
+    r"""A tree of its own, which may be written to."""
+    for part in ['torch_agcn', 'benchmarks']:
+        shutil.copytree(ROOT / part, folder / 'tree' / part)
+    shutil.copy(ROOT / 'README.md', folder / 'tree')
+    (folder / 'tree' / 'benchmarks' / 'results' / 'tune.csv').unlink()
+
+
 def start(name: str, folder: Path) -> subprocess.Popen:
-    r"""Starts a command in a folder with a tree of its own, which may be
-    written to.
-    """
-    tree = folder / 'tree'
-    if not tree.exists():
-        for part in ['torch_agcn', 'benchmarks']:
-            shutil.copytree(ROOT / part, tree / part)
-        shutil.copy(ROOT / 'README.md', tree)
-        (tree / 'benchmarks' / 'results' / 'tune.csv').unlink()
     options = OPTIONS.get(name, ['--quick'])
     with (folder / 'log').open('a') as log:
         return subprocess.Popen(
             [sys.executable, '-m', 'benchmarks', name, *options], cwd=folder,
             stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, 'PYTHONPATH': str(tree),
+            env={**os.environ, 'PYTHONPATH': str(folder / 'tree'),
                  'PYTHONDONTWRITEBYTECODE': '1'})
 
 
@@ -102,6 +101,8 @@ def difference(whole: Path, killed: Path) -> str:
 
 def check(name: str, folder: Path) -> tuple[float, int, str]:
     r"""Seconds in peace, kills, and what went wrong."""
+    for part in ['whole', 'killed']:
+        make_tree(folder / part)
     begin = time.monotonic()
     if start(name, folder / 'whole').wait(SECONDS):
         return 0, 0, f'fails in peace, see {folder}/whole/log'

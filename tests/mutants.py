@@ -60,6 +60,7 @@ LOOKED = ('how much is looked at: any part of the sum proves as much, and no '
           'proof means that all is summed')
 PART_OF_ITSELF = ('the spread is compared with 1e-9 of this, and never as '
                   'small as that part of itself')
+WHEN_NEEDED = 'what is not made ahead is made when it is needed'
 SIZE = 'there is a size where there is a batch vector'
 ENOUGH = 'how much is enough is not known so exactly'
 ON_DEVICES = 'it is true of all that is on the CPU; tests on devices would see'
@@ -196,11 +197,48 @@ col[some]) / 2""", LOOKED, '(3)'),
            'what is not of normal size is scaled, and that is always right',
            '(80)'),
     Excuse('AGCNConv._prepare', 'bound: bool = False', ON_DEVICES),
-    Excuse('AGCNConv._make_matrix', 'row.is_cpu and torch.is_grad_enabled()',
-           SPEED, '(row.is_cpu)'),
-    Excuse('AGCNConv._make_matrix',
-           'self.cached or (row.is_cpu and torch.is_grad_enabled())', SPEED,
-           '(self.cached)'),
+    Excuse('AGCNConv.forward', 'bound=True', ON_DEVICES),
+    Excuse('AGCNConv._make_scaled', """torch.is_grad_enabled() and (
+                x.requires_grad or self._weighs_first
+                or (self.learn_beta and self.num_hops > 1))""", WHEN_NEEDED),
+    Excuse('AGCNConv._make_scaled', "self.energy == 'relative' or "
+           'self.learn_beta', WHEN_NEEDED, "(self.energy == 'relative')"),
+    Excuse('AGCNConv._make_scaled', "mean_degree is not None and self.energy "
+           "== 'relative'", 'it is there for the relative energy',
+           "(self.energy == 'relative')"),
+    Excuse('AGCNConv._make_scaled', '.unsqueeze(-1)', ONE_DIM, '(1)'),
+    Excuse('AGCNConv._make_graph', "is_fused or self.energy == 'relative'",
+           WHEN_NEEDED, "(self.energy == 'relative')"),
+    Excuse('AGCNConv._make_graph', "self.energy == 'total' or self.explain or "
+           '(not self.normalize)', 'more is summed than is looked at',
+           '(self.explain or not self.normalize)'),
+    Excuse('AGCNConv._make_graph', 'not self.cached or is_traced()', SPEED,
+           '(is_traced())'),
+    Excuse('AGCNConv._make_matrix', """self.cached or (row.is_cpu
+                                          and torch.is_grad_enabled())""",
+           WHEN_NEEDED),
+    Excuse('AGCNConv._check_features', 'side or 0',
+           'there is a side where there are two numbers', '(side)'),
+    Excuse('AGCNConv._is_fused',
+           'self.cached or x.is_cpu or is_sparse(edge_index)', ON_DEVICES,
+           '(self.cached or x.is_cpu)'),
+    Excuse('_is_same', 'new.is_cpu or not unchanged', ON_DEVICES,
+           '(new.is_cpu)'),
+    Excuse('AGCNConv._make_matrix', 'stable=True',
+           'in which order edges between the same nodes are added'),
+    Excuse('AGCNConv._diffuse', 'length < self.num_hops', SPEED,
+           '(length <= self.num_hops)'),
+    Excuse('AGCNConv._diffuse', 'preserve_rng_state=False', SPEED),
+    Excuse('AGCNConv._graph', 'not is_fused and inputs[0] is edge_index',
+           'on the CPU all values are compared; on devices, tests would see'),
+    Excuse('_version', 'value is None or value.is_inference()', ON_DEVICES,
+           '(value is None)'),
+    Excuse('_is_same', 'new is None or copy is None', 'both are, or neither',
+           '(new is None)'),
+    Excuse('_is_same', 'new is None or copy is None', 'both are, or neither',
+           '(copy is None)'),
+    Excuse('_is_same', 'new is None or copy is None', 'both are, or neither',
+           '(new is None and copy is None)'),
     Excuse('AGCNConv._make_sample', 'edges.row.is_cpu and (not is_traced())'
            ' and (not self.explain)', ON_DEVICES,
            '(not is_traced() and (not self.explain))'),
@@ -506,8 +544,8 @@ def reaching(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
         return functions.get(line) == mutant.function
 
     functions = FUNCTIONS[mutant.file]
-    found = those(lambda line: line == mutant.line) or (
-        those(function_at) if mutant.function else those(lambda line: True))
+    found = (those(lambda line: line == mutant.line) or those(function_at)
+             or those(lambda line: True))
     return sorted(found, key=lambda name: reach[name]['seconds'])
 
 

@@ -1,6 +1,7 @@
 r"""Corners that mutants showed to be out of sight of all other tests (see
 ``mutants.py``).
 """
+import copy
 import itertools
 
 import pytest
@@ -16,6 +17,7 @@ from torch_agcn.functional import (
     relative_energy,
     symmetric_step,
 )
+from torch_agcn.nn.conv import agcn_conv
 
 MEASURES = [dirichlet_energy, relative_energy, mean_average_distance]
 NO_EDGES = torch.empty(2, 0, dtype=torch.long)
@@ -483,3 +485,208 @@ def test_a_refused_beta_is_not_kept():
     assert conv.beta == 3.0
     conv.beta = 5
     assert conv.beta == 5.0
+
+
+# The layer ###################################################################
+
+
+def rough_graph():
+    # So many edges that the first of them prove a gate of one.
+    edge_index = torch.randint(40, (2, 2000))
+    return torch.randn(40, 64), edge_index
+
+
+@pytest.mark.parametrize('cached', [False, True])
+def test_a_proof_is_for_one_graph_without_learning(cached):
+    x, edge_index = rough_graph()
+    conv = AGCNConv(64, 2, cached=cached)
+    graph = conv._prepare(x, edge_index, None, None, None)[1]
+    assert conv._total_gate(x, graph, 1.0, None, None) is None
+    assert conv.gate(x, edge_index) == 1
+    both = conv.gate(torch.stack([x, 2 * x, x]), edge_index)
+    assert both.tolist() == [1, 1, 1]
+    # The second graph is smooth, whatever the first one is:
+    batch = torch.arange(43) // 40
+    more = torch.cat([edge_index, PATH + 40], dim=1)
+    smooth = torch.cat([x, torch.ones(3, 64)])
+    assert conv.gate(smooth, more, batch=batch).tolist() == [1, 0]
+    # A running estimate has to see energies, and a learnt beta gates:
+    conv = AGCNConv(64, 2, cached=cached, momentum=0.5)
+    conv(x, edge_index)
+    assert float(conv.running_energy) == pytest.approx(
+        float(dirichlet_energy(x, edge_index)), rel=1e-4)
+    conv = AGCNConv(64, 2, cached=cached, learn_beta=True)
+    conv(x, edge_index).sum().backward()
+    assert conv.raw_beta.grad == 0
+
+
+def test_an_estimate_is_counted_while_training():
+    conv = AGCNConv(2, 2, momentum=0.5)
+    x = torch.randn(3, 2)
+    for training, expected in [(True, 1), (False, 1), (True, 2)]:
+        conv.train(training)
+        conv(x, PATH)
+        assert conv.num_batches_tracked == expected
+    assert AGCNConv(-1, 2, momentum=0.5)(x, PATH).shape == (3, 2)
+    conv = AGCNConv(1, 2, momentum=0.5, energy='relative')
+    assert conv(x[:, :1], PATH).shape == (3, 2)
+    for channels in [-1, 0]:
+        with pytest.raises(ValueError, match='has a mean of each'):
+            AGCNConv(channels, 2, momentum=0.5, energy='relative')
+    with pytest.raises(ValueError, match='between two types of nodes'):
+        AGCNConv((2, 2), 2, momentum=0.5)
+
+
+def test_numbers_of_features():
+    x = torch.randn(3, 2)
+    assert AGCNConv(2, 0)(x, PATH).shape == (3, 0)
+    for channels in [-1, 0]:  # to be seen, and then to be kept
+        conv = AGCNConv(channels, 2)
+        assert torch.equal(conv(x, PATH), conv(x, PATH))
+    with pytest.raises(ValueError, match=r'pass \[num_nodes, 1\]'):
+        AGCNConv(1, 2)(x, PATH)
+
+
+@pytest.mark.parametrize('kwargs', [
+    {}, dict(recompute=True), dict(recompute=True, momentum=0.5),
+    dict(recompute=True, explain=True), dict(recompute=True, grad=False)])
+def test_what_is_taken_twice(kwargs, monkeypatch):
+    kwargs = dict(kwargs)
+    explain, grad = kwargs.pop('explain', False), kwargs.pop('grad', True)
+    conv = AGCNConv(2, 2, num_hops=5, residual=True, beta=0.01, **kwargs)
+    if explain:
+        set_masks(conv, torch.ones(4), PATH, apply_sigmoid=False)
+    steps, sum_neighbors = [], conv._sum_neighbors
+
+    def counted(*args):
+        steps.append(torch.is_grad_enabled())
+        return sum_neighbors(*args)
+
+    monkeypatch.setattr(conv, '_sum_neighbors', counted)
+    x = torch.randn(3, 2, requires_grad=True)
+    with torch.set_grad_enabled(grad):
+        out = conv(x, PATH)
+    assert len(steps) == 5
+    if grad:
+        out.sum().backward()
+    again = kwargs == dict(recompute=True) and not explain and grad
+    assert len(steps) == (10 if again else 5)
+
+
+def test_mean_over_ranks(monkeypatch):
+    others = [torch.tensor([4.0]), torch.tensor([9.0])]
+
+    class Ranks:
+        is_available = is_initialized = staticmethod(lambda: True)
+        get_world_size = staticmethod(lambda: 3)
+
+        @staticmethod
+        def all_gather(found, own):
+            for place, value in zip(found, [own, *others]):
+                place.copy_(value)
+
+    own = torch.tensor([2.0])
+    assert agcn_conv._mean_over_ranks(own) is own
+    monkeypatch.setattr(agcn_conv, 'distributed', Ranks)
+    assert float(agcn_conv._mean_over_ranks(own)) == pytest.approx(5.0)
+    for missing in ['is_available', 'is_initialized']:
+        with monkeypatch.context() as patch:
+            patch.setattr(Ranks, missing, staticmethod(lambda: False))
+            assert agcn_conv._mean_over_ranks(own) is own
+
+
+def test_equal_matrices():
+    def matrix(rowptr, col, value):
+        return functional.csr_tensor(torch.tensor(rowptr), torch.tensor(col),
+                                     torch.tensor(value))
+
+    one = [0, 1, 2, 2], [0, 1], [1., 2.]
+    assert agcn_conv._equal(matrix(*one), matrix(*one))
+    for i, other in enumerate([[0, 2, 2, 2], [0, 2], [1., 3.]]):
+        changed = [*one[:i], other, *one[i + 1:]]
+        assert not agcn_conv._equal(matrix(*one), matrix(*changed))
+
+
+def test_caches_of_other_graphs_of_the_same_size():
+    x = torch.randn(3, 2)
+    dense = torch.tensor([[0., 1., 0.], [1., 0., 1.], [0., 1., 0.]])
+    more = dense.clone()
+    more[0, 2] = more[2, 0] = 1.0
+    conv = AGCNConv(2, 2, cached=True)
+    for adj in [dense, more, 0 * dense, 2 * more, dense]:
+        for layout in [torch.sparse_coo, torch.sparse_csr]:
+            graph = adj.to_sparse(layout=layout)
+            fresh = copy.deepcopy(conv)
+            fresh.cached = False
+            assert torch.allclose(conv(x, graph), fresh(x, graph), atol=1e-6)
+    assert conv._cache is not None and fresh._cache is None
+    # And of one whose weights are changed in place:
+    weight = torch.ones(4)
+    for factor in [1.0, 3.0]:
+        weight[:2] *= factor
+        assert torch.allclose(conv(x, PATH, weight), fresh(x, PATH, weight),
+                              atol=1e-6)
+
+
+@pytest.mark.parametrize('kwargs', [
+    dict(beta=0.05), dict(beta=2.0, energy='relative', residual=True)])
+@pytest.mark.parametrize('cached', [False, True])
+def test_masks_of_explainers_on_weighted_edges(kwargs, cached):
+    x, weight = torch.randn(3, 2), torch.tensor([2., 2., 0.5, 0.5])
+    mask = torch.tensor([0.3, 0.3, 0.8, 0.8])
+    conv = AGCNConv(2, 3, cached=cached, normalize=False, **kwargs)
+    expected = conv.gate(x, PATH, mask * weight)
+    conv.gate(x, PATH, weight)  # is kept
+    set_masks(conv, mask, PATH, apply_sigmoid=False)
+    assert torch.allclose(conv.gate(x, PATH, weight), expected, atol=1e-6)
+    clear_masks(conv)
+    # Of a sample, some edges of which do not count:
+    sample = dict(degree=torch.tensor([3., 4., 5.]),
+                  node_weight=torch.tensor([0., 2., 1.]))
+    expected = conv.gate(x, PATH, weight, **sample)
+    set_masks(conv, torch.ones(4), PATH, apply_sigmoid=False)
+    assert torch.allclose(conv.gate(x, PATH, weight, **sample), expected,
+                          atol=1e-6)
+    clear_masks(conv)
+
+
+def test_degrees_and_weights_apart():
+    x, degree = torch.randn(3, 2), torch.tensor([3., 4., 5.])
+    for energy in ['total', 'relative']:
+        conv = AGCNConv(2, 3, beta=0.1, energy=energy)
+        plain = conv(x, PATH)
+        assert not torch.allclose(conv(x, PATH, degree=degree), plain)
+        weight = torch.tensor([1., 0., 2.])
+        assert not torch.allclose(conv.gate(x, PATH, node_weight=weight),
+                                  conv.gate(x, PATH))
+    for sides in [(degree, degree), (None, degree), [degree]]:
+        with pytest.raises(ValueError, match='one floating-point number'):
+            conv(x, PATH, degree=sides)
+
+
+def test_both_sides_of_many_shapes():
+    edge_index = torch.tensor([[0, 1, 4], [0, 2, 1]])
+    source, target = torch.randn(2, 5, 4), torch.randn(2, 3, 4)
+    conv = AGCNConv(4, 3, beta=0.01)
+    out = conv((source, target), edge_index)
+    for i in range(2):
+        expected = conv((source[i], target[i]), edge_index)
+        assert torch.allclose(out[i], expected, atol=1e-6)
+        for layout in [torch.sparse_coo, torch.sparse_csr]:
+            sparse = [side[i].to_sparse(layout=layout)
+                      for side in (source, target)]
+            assert torch.allclose(conv((sparse[0], target[i]), edge_index),
+                                  expected, atol=1e-6)
+            assert torch.allclose(conv(tuple(sparse), edge_index), expected,
+                                  atol=1e-6)
+    with pytest.raises(ValueError, match='both sides of a bipartite'):
+        conv((source[0], target[0]), edge_index, batch=torch.zeros(2).long())
+
+
+def test_types_under_autocast():
+    conv, x = AGCNConv(2, 3), torch.randn(3, 2).bfloat16()
+    with pytest.raises(ValueError, match=r'x.to\(torch.float32\)'):
+        conv(x, PATH)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = conv(x, PATH)
+    assert torch.allclose(out.float(), conv(x.float(), PATH), atol=0.05)

@@ -414,7 +414,7 @@ class AGCNConv(MessagePassing):
                 refuse(f'in_channels={self.in_channels} and momentum',
                        'leave one of them out: there is no running estimate '
                        'between two types of nodes')
-            elif self.in_channels < 0 and self.energy == 'relative':
+            elif self.in_channels < 1 and self.energy == 'relative':
                 refuse(f'in_channels={self.in_channels} and momentum',
                        'pass the number of features: the running estimate '
                        'has a mean of each')
@@ -1178,13 +1178,11 @@ def _find(own: Cache | None, settings: tuple[Any, ...],
 def _is_same(cache: Cache, settings: tuple[Any, ...],
              inputs: list[OptTensor]) -> bool:
     r"""Whether a graph is the one in the cache."""
-    if cache.settings != settings or len(cache.inputs) != len(inputs):
+    if cache.settings != settings:
         return False
     for new, old, copy, version in zip(inputs, cache.inputs, cache.copies,
                                        cache.versions):
-        if new is None or copy is None:
-            if new is not copy:
-                return False
+        if new is None or copy is None:  # Both are: settings have their types.
             continue
         if new.device != copy.device or new.shape != copy.shape:
             return False
