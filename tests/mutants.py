@@ -226,6 +226,10 @@ col[some]) / 2""", LOOKED, '(3)'),
            '(new.is_cpu)'),
     Excuse('AGCNConv._make_matrix', 'stable=True',
            'in which order edges between the same nodes are added'),
+    Excuse('AGCNConv._segment', 'not self.recompute or not '
+           'torch.is_grad_enabled() or is_traced() or self.explain or '
+           '(self.momentum is not None)', SPEED, '(not self.recompute or '
+           'is_traced() or self.explain or (self.momentum is not None))'),
     Excuse('AGCNConv._diffuse', 'length < self.num_hops', SPEED,
            '(length <= self.num_hops)'),
     Excuse('AGCNConv._diffuse', 'preserve_rng_state=False', SPEED),

@@ -690,3 +690,19 @@ def test_types_under_autocast():
     with torch.autocast('cpu', torch.bfloat16):
         out = conv(x, PATH)
     assert torch.allclose(out.float(), conv(x.float(), PATH), atol=0.05)
+
+
+@pytest.mark.parametrize('kwargs', [
+    dict(beta=0.01), dict(beta=2.0, energy='relative', residual=True)])
+@pytest.mark.parametrize('cached', [False, True])
+def test_gradients_of_short_numbers(kwargs, cached):
+    edge_index = torch.tensor([[0, 1, 1, 2, 2], [1, 0, 2, 1, 0]])
+    grads = []
+    conv = AGCNConv(4, 3, cached=cached, **kwargs)
+    values = torch.randn(3, 4)
+    for dtype in [torch.float, torch.bfloat16]:
+        x = values.detach().to(dtype).requires_grad_()
+        conv.to(dtype)(x, edge_index).square().sum().backward()
+        grads.append(x.grad.float())
+    scale = float(grads[0].abs().max())
+    assert torch.allclose(*grads, rtol=0, atol=0.05 * scale)
