@@ -207,6 +207,8 @@ col[some]) / 2""", LOOKED, '(3)'),
            "== 'relative'", 'it is there for the relative energy',
            "(self.energy == 'relative')"),
     Excuse('AGCNConv._make_scaled', '.unsqueeze(-1)', ONE_DIM, '(1)'),
+    Excuse('AGCNConv._make_scaled', 'x.dtype != dtype',
+           'long numbers do as well as short ones', '(x.dtype == dtype)'),
     Excuse('AGCNConv._make_graph', "is_fused or self.energy == 'relative'",
            WHEN_NEEDED, "(self.energy == 'relative')"),
     Excuse('AGCNConv._make_graph', "self.energy == 'total' or self.explain or "
