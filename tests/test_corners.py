@@ -472,10 +472,11 @@ def test_scales_of_many_features_on_a_batch(scale):
     edge_index = torch.cat([PATH, PATH + 3], dim=1)
     batch = torch.tensor([0, 0, 0, 1, 1, 1])
     x = scale * torch.randn(2, 6, 4) * torch.tensor([1., 1e4]).view(2, 1, 1)
-    expected = torch.stack([relative_energy(v / scale, edge_index, None, batch)
-                            for v in x])
-    assert torch.allclose(relative_energy(x, edge_index, None, batch),
-                          expected, rtol=1e-4)
+    for graphs in [batch, None]:
+        expected = torch.stack([
+            relative_energy(v / scale, edge_index, None, graphs) for v in x])
+        assert torch.allclose(relative_energy(x, edge_index, None, graphs),
+                              expected, rtol=1e-4)
 
 
 def test_a_refused_beta_is_not_kept():

@@ -485,6 +485,7 @@ def test_a_smooth_beginning_proves_nothing():
     (dict(edge_weight=torch.tensor([1., math.inf, 1., 1.])), 'inf'),
     (dict(batch=torch.zeros(2, dtype=torch.long)), '3 nodes'),
     (dict(batch=torch.tensor([0, 0, -1])), '-1'),
+    (dict(batch=torch.tensor([-1, -1, -1])), 'numbers from -1 to -1'),
     (dict(batch=[0, 0, 0]), 'list'),
     (dict(batch=torch.tensor([0, 0, 1])),
      'from node 1 of graph 0 to node 2 of graph 1'),
