@@ -614,8 +614,8 @@ def test_caches_of_other_graphs_of_the_same_size():
     more = dense.clone()
     more[0, 2] = more[2, 0] = 1.0
     conv = AGCNConv(2, 2, cached=True)
-    for adj in [dense, more, 0 * dense, 2 * more, dense]:
-        for layout in [torch.sparse_coo, torch.sparse_csr]:
+    for layout in [torch.sparse_coo, torch.sparse_csr]:
+        for adj in [dense, more, 0 * dense, 2 * more, dense]:
             graph = adj.to_sparse(layout=layout)
             fresh = copy.deepcopy(conv)
             fresh.cached = False
