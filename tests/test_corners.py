@@ -707,3 +707,18 @@ def test_gradients_of_short_numbers(kwargs, cached):
         grads.append(x.grad.float())
     scale = float(grads[0].abs().max())
     assert torch.allclose(*grads, rtol=0, atol=0.05 * scale)
+
+
+@pytest.mark.parametrize('beta', [1e-6, 0.3, 1.0, 50.0, 500.0])
+def test_a_learnt_beta_begins_where_it_is_told_to(beta):
+    conv = AGCNConv(2, 2, beta=beta, learn_beta=True)
+    assert float(conv.beta) == pytest.approx(beta, rel=1e-5)
+    conv.beta = 2 * beta
+    assert float(conv.beta) == pytest.approx(2 * beta, rel=1e-5)
+
+
+def test_degrees_in_a_batch():
+    x, degree = torch.randn(3, 2), torch.tensor([3., 4., 5.])
+    conv, one = AGCNConv(2, 3, beta=0.1), torch.zeros(3, dtype=torch.long)
+    assert torch.allclose(conv(x, PATH, batch=one, degree=degree),
+                          conv(x, PATH, degree=degree), atol=1e-6)
