@@ -38,6 +38,8 @@ def main() -> int:
         return 130
     except (FetchError, ImportError) as error:  # which say what to do
         name = getattr(error, 'name', None)
+        if name is not None and not isinstance(error, ModuleNotFoundError):
+            raise  # a fault of ours
         print(error if name is None else
               f"There is no '{name}' here: 'make quickstart' installs all "
               f"that experiments need, and so does 'pip install "
