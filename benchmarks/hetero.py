@@ -31,7 +31,8 @@ from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 from benchmarks import plots, runner
 from benchmarks.plots import plt
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.training import SparseFeatures, dropout, fit
+from benchmarks.sparse import CSR
+from benchmarks.training import dropout, fit
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import IMDB
 
@@ -98,7 +99,7 @@ class Net(Module):
         self.lin = Linear(hidden_channels, out_channels)
         self.p = p
 
-    def forward(self, x: dict[str, SparseFeatures],
+    def forward(self, x: dict[str, CSR],
                 edge_index: dict[Any, Tensor]) -> Tensor:
         h = {}
         for kind, encoder in self.encoders.items():
@@ -137,7 +138,7 @@ def load(root: str) -> Any:
     data = IMDB(root)[0]
     movie = data['movie']
     return SimpleNamespace(
-        x={kind: SparseFeatures(x) for kind, x in data.x_dict.items()},
+        x={kind: CSR.from_tensor(x) for kind, x in data.x_dict.items()},
         edge_index=data.edge_index_dict, y=movie.y,
         train_mask=movie.train_mask, val_mask=movie.val_mask,
         test_mask=movie.test_mask)

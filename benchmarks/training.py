@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch_geometric.data import Data
 
-from torch_agcn._sparse import product, spmm
+from benchmarks.sparse import CSR
 
 
 @dataclass
@@ -26,59 +26,6 @@ class Run:
     extra: dict[str, float] = field(default_factory=dict)
     model: Module | None = None  # what was trained, if anything was
     losses: list[tuple[float, float]] = field(default_factory=list)
-
-
-class SparseFeatures:
-    """A constant bag-of-words matrix, multiplied and dropped out sparsely.
-
-    Torch's sparse matrices sort their entries anew in every backward pass;
-    here the transpose is laid out once, and both products are the package's
-    own, which is up to thirty times as fast.
-    """
-
-    def __init__(self, x: Tensor) -> None:
-        x = x.coalesce() if x.is_sparse else x.to_sparse_coo().coalesce()
-        row, col = x.indices()
-        self.shape, self.value = x.shape, x.values()
-        self.perm = col.argsort(stable=True)
-        self.forward_index = (row_pointer(row, x.size(0)).int(), col.int())
-        self.backward_index = (row_pointer(col, x.size(1)).int(),
-                               row[self.perm].int())
-
-    def size(self, dim: int) -> int:
-        """Returns a side of the matrix."""
-        return self.shape[dim]
-
-    def matrix(self, transpose: bool = False) -> Tensor:
-        """Returns the matrix, or its transpose, as a torch CSR matrix."""
-        if transpose:
-            return torch.sparse_csr_tensor(
-                *self.backward_index, self.value.index_select(0, self.perm),
-                self.shape[::-1], check_invariants=False)
-        return torch.sparse_csr_tensor(
-            *self.forward_index, self.value, self.shape,
-            check_invariants=False)
-
-    def dropout(self, p: float) -> 'SparseFeatures':
-        """Returns a copy with entries dropped; zeros need no coin."""
-        out = copy(self)
-        out.value = drop(self.value, p)
-        return out
-
-    def __matmul__(self, weight: Tensor) -> Tensor:
-        """Returns the product, differentiable in ``weight``."""
-        return _FeatureProduct.apply(self, weight)
-
-
-class _FeatureProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: SparseFeatures, weight: Tensor) -> Tensor:
-        ctx.x = x
-        return product(x.matrix(), weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        return None, product(ctx.x.matrix(transpose=True), grad)
 
 
 def remember(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,14 +50,8 @@ def remember(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def row_pointer(row: Tensor, size: int) -> Tensor:
-    """Returns the CSR row pointer of sorted or unsorted row indices."""
-    count = torch.bincount(row, minlength=size)
-    return torch.cat([count.new_zeros(1), count.cumsum(0)])
-
-
 def sparse_features(data: Data, density: float = 0.2) -> Data:
-    """Returns the graph with :class:`SparseFeatures` where that pays.
+    """Returns the graph with features as :class:`CSR` where that pays.
 
     Features denser than ``density`` (images) become a plain matrix.
     """
@@ -119,7 +60,7 @@ def sparse_features(data: Data, density: float = 0.2) -> Data:
     data.num_nodes = x.size(0)
     is_sparse = x.layout != torch.strided
     if is_sparse or int((x != 0).sum()) <= density * x.numel():
-        data.x = SparseFeatures(x)
+        data.x = CSR.from_tensor(x)
     return data
 
 
@@ -139,8 +80,10 @@ def dropout(x: Any, p: float, training: bool) -> Any:
         return torch.sparse_coo_tensor(
             x.indices(), drop(x.values(), p), x.shape,
             is_coalesced=True, check_invariants=False)
-    if isinstance(x, SparseFeatures):
-        return x.dropout(p) if training and p > 0 else x
+    if isinstance(x, CSR):
+        if not training or p == 0:
+            return x
+        return CSR(x.layout, drop(x.value, p))
     if training and p > 0 and not x.requires_grad:  # images
         return drop(x, p)
     return F.dropout(x, p, training)
@@ -162,24 +105,6 @@ def adjacency(data: Data) -> sp.csr_matrix:
     A = A.maximum(A.T)
     A.data[:] = 1
     return A
-
-
-def to_torch(A: sp.csr_matrix) -> Tensor:
-    """Returns a SciPy matrix as a torch CSR matrix in single precision."""
-    A = A.tocsr()
-    A.sort_indices()
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(A.indptr.astype(np.int32)),
-        torch.from_numpy(A.indices.astype(np.int32)),
-        torch.from_numpy(A.data.astype(np.float32)), A.shape)
-
-
-def symmetric_product(A: Tensor, x: Tensor) -> Tensor:
-    """Returns ``A @ x`` for a constant, symmetric CSR matrix ``A``.
-
-    Torch would transpose ``A`` anew in every backward pass.
-    """
-    return spmm(A, x, A)
 
 
 def fit(

@@ -24,7 +24,8 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
 
-from benchmarks.training import Run, remember, row_pointer
+from benchmarks.sparse import row_pointer
+from benchmarks.training import Run, remember
 
 
 def random_walk(

@@ -17,13 +17,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_scipy_sparse_matrix
 
 from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import (
-    Run,
-    dropout,
-    remember,
-    symmetric_product,
-    to_torch,
-)
+from benchmarks.sparse import CSR
+from benchmarks.training import Run, dropout, remember
 
 
 class Encoder(Module):
@@ -36,16 +31,16 @@ class Encoder(Module):
         self.bias = Parameter(torch.zeros(hidden_channels))
         self.act = PReLU(hidden_channels)
 
-    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+    def forward(self, x: Tensor, adj: CSR) -> Tensor:
         r"""The embedding of all nodes."""
-        return self.act(symmetric_product(adj, x) + self.bias)
+        return self.act(adj @ x + self.bias)
 
 
-def normalized_adjacency(data: Data) -> Tensor:
-    r"""GCN's matrix P in CSR: messages of 512 numbers each are too large."""
+def normalized_adjacency(data: Data) -> CSR:
+    r"""GCN's matrix P: messages of 512 numbers each are too large."""
     edge_index, weight = gcn_norm(data.edge_index, num_nodes=data.num_nodes)
-    return to_torch(to_scipy_sparse_matrix(edge_index, weight,
-                                           data.num_nodes).tocsr())
+    return CSR.from_scipy(to_scipy_sparse_matrix(edge_index, weight,
+                                                 data.num_nodes))
 
 
 @remember

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList
-from torch.nn.functional import elu, embedding_bag, leaky_relu
+from torch.nn.functional import elu, leaky_relu
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
@@ -22,24 +22,21 @@ from torch_geometric.utils import (
 )
 
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import Run, drop, dropout, fit, row_pointer
+from benchmarks.sparse import Layout, weighted_sum
+from benchmarks.training import Run, drop, dropout, fit
 
 FAR = 60.0  # its negative exponential is far from zero
 
 
 class Neighbors(NamedTuple):
     r"""Edges with self-loops, sorted by the node that receives: its number
-    and its neighbour's, where each node's edges begin, and how to sort them
-    by the neighbour instead.
+    and its neighbour's, the number of each edge, and the matrix's layout.
     """
 
     row: Tensor
     col: Tensor
-    start: Tensor
     every: Tensor
-    back: Tensor
-    back_row: Tensor
-    back_start: Tensor
+    layout: Layout
 
 
 def neighbors(edge_index: Tensor, num_nodes: int) -> Neighbors:
@@ -47,10 +44,8 @@ def neighbors(edge_index: Tensor, num_nodes: int) -> Neighbors:
     edge_index, _ = remove_self_loops(edge_index)
     edge_index, _ = add_self_loops(edge_index, num_nodes=num_nodes)
     col, row = sort_edge_index(edge_index, sort_by_row=False)
-    back = col.argsort(stable=True)
-    return Neighbors(
-        row, col, row_pointer(row, num_nodes), torch.arange(row.numel()),
-        back, row[back], row_pointer(col, num_nodes))
+    every = torch.arange(row.numel(), dtype=torch.int)
+    return Neighbors(row, col, every, Layout(row, col, (num_nodes, num_nodes)))
 
 
 class Attention(torch.autograd.Function):
@@ -63,37 +58,32 @@ class Attention(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, logit: Tensor, scale: Tensor | None,
                 graph: Neighbors) -> Tensor:
         weight = logit.exp()
-        total = _sum(weight, graph.every, graph.start)
+        total = weighted_sum(graph.layout.rowptr, graph.every, None, weight)
         weight = weight / total.index_select(0, graph.row)
         kept = weight if scale is None else weight * scale
         ctx.save_for_backward(x, weight, kept, scale)
         ctx.graph = graph
-        return _sum_heads(x, graph.col, graph.start, kept)
+        return _sum_heads(graph.layout.rowptr, graph.layout.col, kept, x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         x, weight, kept, scale = ctx.saved_tensors
-        graph = ctx.graph
-        grad_x = _sum_heads(grad, graph.back_row, graph.back_start,
-                            kept.index_select(0, graph.back))
+        graph, layout = ctx.graph, ctx.graph.layout
+        grad_x = _sum_heads(layout.back_rowptr, layout.back_col,
+                            kept.index_select(0, layout.perm), grad)
         slope = (grad.index_select(0, graph.row)
                  * x.index_select(0, graph.col)).sum(dim=-1)
         slope = weight * (slope if scale is None else slope * scale)
-        total = _sum(slope, graph.every, graph.start)
+        total = weighted_sum(layout.rowptr, graph.every, None, slope)
         return (grad_x, slope - weight * total.index_select(0, graph.row),
                 None, None)
 
 
-def _sum(table: Tensor, index: Tensor, start: Tensor,
-         weight: Tensor | None = None) -> Tensor:
-    return embedding_bag(index, table, start, mode='sum',
-                         per_sample_weights=weight, include_last_offset=True)
-
-
-def _sum_heads(x: Tensor, index: Tensor, start: Tensor,
-               weight: Tensor) -> Tensor:
-    heads = zip(x.transpose(0, 1).contiguous(), weight.t().contiguous())
-    return torch.stack([_sum(h, index, start, w) for h, w in heads], dim=1)
+def _sum_heads(rowptr: Tensor, col: Tensor, weight: Tensor,
+               x: Tensor) -> Tensor:
+    heads = zip(weight.t().contiguous(), x.transpose(0, 1))
+    return torch.stack([weighted_sum(rowptr, col, w, h) for w, h in heads],
+                       dim=1)
 
 
 class AttentionConv(GATConv):

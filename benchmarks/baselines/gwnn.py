@@ -36,6 +36,7 @@ from torch.nn.init import xavier_uniform_
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
+from benchmarks.sparse import CSR
 from benchmarks.training import (
     Run,
     adjacency,
@@ -43,8 +44,6 @@ from benchmarks.training import (
     fit,
     remember,
     sparse_features,
-    symmetric_product,
-    to_torch,
 )
 
 
@@ -90,10 +89,10 @@ def spectral_function(
 
 @remember
 def wavelet_matrices(data: Data, s: float, threshold: float,
-                     inverse: str) -> tuple[Tensor, Tensor]:
-    """Returns both as torch matrices; few configurations differ in them."""
+                     inverse: str) -> tuple[CSR, CSR]:
+    """Returns both in single precision; few settings differ in them."""
     psi, psi_inverse = wavelets(adjacency(data), s, threshold, inverse)
-    return to_torch(psi), to_torch(psi_inverse)
+    return CSR.from_scipy(psi), CSR.from_scipy(psi_inverse)
 
 
 def wavelets(
@@ -124,16 +123,15 @@ class WaveletConv(Module):
         self.theta = Parameter(torch.ones(num_nodes, 1))
         xavier_uniform_(self.weight)
 
-    def forward(self, x: Any, psi: Tensor, psi_inverse: Tensor) -> Tensor:
+    def forward(self, x: Any, psi: CSR, psi_inverse: CSR) -> Tensor:
         """Returns Ψ⁻¹ diag(θ) Ψ x W."""
-        x = self.theta * symmetric_product(psi, x @ self.weight)
-        return symmetric_product(psi_inverse, x)
+        return psi_inverse @ (self.theta * (psi @ (x @ self.weight)))
 
 
 class GWNN(Module):
     """Two layers; the graph is in the wavelets, handed over once."""
 
-    def __init__(self, psi: Tensor, psi_inverse: Tensor, in_channels: int,
+    def __init__(self, psi: CSR, psi_inverse: CSR, in_channels: int,
                  hidden_channels: int, out_channels: int, p: float) -> None:
         super().__init__()
         N = psi.size(0)
@@ -172,5 +170,5 @@ def run(
                  int(data.y.max()) + 1, p)
     out = fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
               patience=patience)
-    out.extra['density'] = psi.values().numel() / data.num_nodes**2
+    out.extra['density'] = psi.value.numel() / data.num_nodes**2
     return out

@@ -29,15 +29,8 @@ from torch.nn.init import xavier_uniform_, zeros_
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
-from benchmarks.training import (
-    Run,
-    adjacency,
-    dropout,
-    fit,
-    sparse_features,
-    symmetric_product,
-    to_torch,
-)
+from benchmarks.sparse import CSR
+from benchmarks.training import Run, adjacency, dropout, fit, sparse_features
 
 
 def gcn_matrix(A: sp.csr_matrix) -> sp.csr_matrix:
@@ -102,7 +95,7 @@ class LanczosConv(Module):
             zeros_(lin.bias)
         self.short, self.long = short, long
 
-    def forward(self, x: Any, P: Tensor, R: Tensor, V: Tensor) -> Tensor:
+    def forward(self, x: Any, P: CSR, R: Tensor, V: Tensor) -> Tensor:
         """Returns the layer's output before the nonlinearity."""
         # All x W_k in one product: [F, scales * out].
         W = self.weight.view(-1, x.size(1), self.bias.numel())
@@ -113,7 +106,7 @@ class LanczosConv(Module):
         out = torch.zeros_like(xW[0])
         for k in range(max(self.short, default=-1), -1, -1):
             out = out + term[k] if k in term else out
-            out = symmetric_product(P, out) if k > 0 else out
+            out = P @ out if k > 0 else out
 
         f = self.filter(torch.stack([R**k for k in self.long], dim=1))
         for j, h in enumerate(xW[len(self.short):]):
@@ -124,7 +117,7 @@ class LanczosConv(Module):
 class LanczosNet(Module):
     """Two layers; the graph is in P and its Ritz pairs, handed over once."""
 
-    def __init__(self, P: Tensor, R: Tensor, V: Tensor, in_channels: int,
+    def __init__(self, P: CSR, R: Tensor, V: Tensor, in_channels: int,
                  hidden_channels: int, out_channels: int,
                  short: tuple[int, ...], long: tuple[int, ...],
                  filter_channels: int, p: float) -> None:
@@ -164,7 +157,7 @@ def run(
     R, V = lanczos(P, num_steps, np.random.default_rng(seed))
     data = sparse_features(data)
     model = LanczosNet(
-        to_torch(P), torch.from_numpy(R).float(),
+        CSR.from_scipy(P), torch.from_numpy(R).float(),
         torch.from_numpy(V).float(), data.x.size(1), hidden_channels,
         int(data.y.max()) + 1, tuple(short), tuple(long), filter_channels, p)
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,

@@ -2,18 +2,16 @@ r"""PyG's layers, faster: sparse features first, and propagation by a matrix.
 
 Of bag-of-words features, one in a hundred is set. PyG's and our layers take
 sparse features as they are, and dropout keeps their positions
-(:meth:`benchmarks.training.dropout`). What torch does badly is the product's
-backward, for which it sorts all entries anew in each epoch.
+(:meth:`benchmarks.training.dropout`). What torch does badly are the products
+(:mod:`benchmarks.sparse`).
 """
-from copy import copy
 from typing import TypeVar
 
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric.nn import GCN2Conv, GCNConv, Linear
 
-from benchmarks.training import SparseFeatures
-from torch_agcn._sparse import csr_tensor, spmm, to_csr, transpose
+from benchmarks.sparse import CSR, Layout
 
 M = TypeVar('M', bound=Module)
 
@@ -21,19 +19,19 @@ M = TypeVar('M', bound=Module)
 class SparseLinear(Linear):
     r"""PyG's linear layer, faster on sparse features whose positions stay."""
 
-    _layout: SparseFeatures | None = None
+    _layout: Layout | None = None
     _indices: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         r"""The product with the weights, and the bias if there is one."""
         if not x.is_sparse:
             return super().forward(x)
-        indices = x._indices()
+        x = x.coalesce()
+        indices = x.indices()
         if self._layout is None or not _is_same(indices, self._indices):
-            self._layout, self._indices = SparseFeatures(x), indices
-        features = copy(self._layout)
-        features.value = x._values()
-        out = features @ self.weight.t()
+            self._layout = Layout(*indices, tuple(x.shape))
+            self._indices = indices
+        out = CSR(self._layout, x.values()) @ self.weight.t()
         return out if self.bias is None else out + self.bias
 
 
@@ -62,12 +60,10 @@ class Product:
                  edge_weight: Tensor) -> Tensor:
         if edge_index is not self.edge_index:
             source, target = edge_index
-            rowptr, col, (value, ) = to_csr(target, source, x.size(0),
-                                            edge_weight)
-            self.adj = csr_tensor(rowptr, col, value)
-            self.back = transpose(self.adj)
+            self.adj = CSR.from_edges(target, source, edge_weight,
+                                      (x.size(0), x.size(0)))
             self.edge_index = edge_index
-        return spmm(self.adj, x, self.back)
+        return self.adj @ x
 
 
 def by_matrix(model: M) -> M:

@@ -27,14 +27,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
 
 from benchmarks.baselines.deepwalk import random_walk, window_mask
-from benchmarks.training import (
-    Run,
-    dropout,
-    fit,
-    remember,
-    row_pointer,
-    sparse_features,
-)
+from benchmarks.sparse import row_pointer
+from benchmarks.training import Run, dropout, fit, remember, sparse_features
 
 
 def sample_context(

@@ -12,7 +12,7 @@ from benchmarks.baselines.gwnn import (
     spectral_function,
     wavelets,
 )
-from benchmarks.training import to_torch
+from benchmarks.sparse import CSR
 
 
 def graph(N=40, seed=0):
@@ -69,7 +69,7 @@ def test_layer_is_the_formula():
     conv = WaveletConv(40, 5, 3)
     conv.theta.data.normal_()
     x = torch.randn(40, 5)
-    out = conv(x, to_torch(psi), to_torch(psi_inverse))
+    out = conv(x, CSR.from_scipy(psi), CSR.from_scipy(psi_inverse))
 
     dense = [torch.from_numpy(M.toarray()).float()
              for M in (psi, psi_inverse)]
@@ -85,7 +85,7 @@ def test_layer_is_the_formula():
 
 
 def test_exact_wavelets_start_as_a_perceptron():
-    psi = [to_torch(M) for M in wavelets(graph(), 1.0, threshold=0.0)]
+    psi = [CSR.from_scipy(M) for M in wavelets(graph(), 1.0, threshold=0.0)]
     torch.manual_seed(0)
     model = GWNN(*psi, 5, 8, 3, p=0.5).eval()
     x = torch.randn(40, 5)

@@ -10,7 +10,7 @@ from benchmarks.baselines.lanczosnet import (
     lanczos,
     run,
 )
-from benchmarks.training import to_torch
+from benchmarks.sparse import CSR
 
 
 def graph(N=60, seed=0):
@@ -69,7 +69,7 @@ def test_layer_is_the_concatenation_of_all_scales():
         conv = LanczosConv(5, 3, short, long, 16)
         torch.nn.init.normal_(conv.bias)
         x = torch.randn(60, 5)
-        out = conv(x, to_torch(P), R, V)
+        out = conv(x, CSR.from_scipy(P), R, V)
         f = conv.filter(torch.stack([R**k for k in long], dim=1))
         scales = [torch.linalg.matrix_power(dense, k) @ x for k in short]
         scales += [V @ torch.diag(f[:, j]) @ V.t() @ x

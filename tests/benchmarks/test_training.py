@@ -3,16 +3,13 @@ import torch
 from torch.nn import Linear, Module
 from torch_geometric.data import Data
 
+from benchmarks.sparse import CSR
 from benchmarks.training import (
-    SparseFeatures,
     adjacency,
     dropout,
     fit,
-    row_pointer,
     sparse_features,
-    symmetric_product,
     to_scipy,
-    to_torch,
 )
 
 
@@ -29,8 +26,8 @@ def test_sparse_features_multiply_like_dense(layout):
     data = Data(x=x.to_sparse(layout=layout) if layout != torch.strided
                 else x, edge_index=torch.tensor([[0, 1], [1, 0]]))
     out = sparse_features(data)
-    assert isinstance(out.x, SparseFeatures) and out.num_nodes == 20
-    assert not isinstance(data.x, SparseFeatures)  # the caller's is kept
+    assert isinstance(out.x, CSR) and out.num_nodes == 20
+    assert not isinstance(data.x, CSR)  # the caller's is kept
     assert torch.equal(torch.from_numpy(to_scipy(data.x).toarray()).float(),
                        x)
 
@@ -49,17 +46,17 @@ def test_dense_features_stay_dense():
 
 
 def test_sparse_dropout():
-    x = SparseFeatures(bag_of_words())
+    dense = bag_of_words()
+    x = CSR.from_tensor(dense)
     assert dropout(x, 0.5, training=False) is x
     torch.manual_seed(0)
     out = dropout(x, 0.25, training=True)
-    dense, kept = x.matrix().to_dense(), out.matrix().to_dense()
+    kept = out @ torch.eye(30)
     on = kept != 0
     assert torch.allclose(kept[on], dense[on] / 0.75)
     assert 0 < on.sum() < (dense != 0).sum()
-    assert torch.equal(out.matrix(transpose=True).to_dense(), kept.t())
 
-    mean = sum(dropout(x, 0.25, training=True).matrix().to_dense()
+    mean = sum(dropout(x, 0.25, training=True) @ torch.eye(30)
                for _ in range(2000)) / 2000
     assert torch.allclose(mean, dense, atol=0.08)
 
@@ -84,21 +81,6 @@ def test_adjacency():
     A = adjacency(Data(edge_index=edge_index, num_nodes=4))
     assert A.toarray().tolist() == [[0, 1, 1, 0], [1, 0, 1, 0],
                                     [1, 1, 0, 0], [0, 0, 0, 0]]
-
-
-def test_symmetric_product():
-    edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-    A = to_torch(adjacency(Data(edge_index=edge_index, num_nodes=3)))
-    x = torch.randn(3, 2, requires_grad=True)
-    out = symmetric_product(A, x)
-    assert torch.allclose(out, A.to_dense() @ x)
-    grad = torch.randn(3, 2)
-    out.backward(grad)
-    assert torch.allclose(x.grad, A.to_dense().t() @ grad)
-
-
-def test_row_pointer():
-    assert row_pointer(torch.tensor([0, 2, 2]), 4).tolist() == [0, 1, 1, 3, 3]
 
 
 class Net(Module):
