@@ -4,7 +4,7 @@ import pkgutil
 import sys
 
 import benchmarks
-from torch_agcn.datasets._fetch import FetchError
+from torch_agcn.datasets import FetchError
 
 # What is no experiment but serves them:
 PARTS = {'__main__', 'baselines', 'data', 'plots', 'results', 'runner',

@@ -15,7 +15,6 @@ import torch
 import torch_geometric
 
 import torch_agcn
-from torch_agcn.datasets._fetch import write_file
 
 ROOT = Path(__file__).parent
 RESULTS = ROOT / 'results'
@@ -101,10 +100,7 @@ class Table:
         except OSError as error:
             with suppress(OSError):
                 self._drop_partial_row()
-            raise SystemExit(
-                f"'{self.path}' cannot be written ({error.strerror}): make "
-                f'room, or see to it that you may write there. The same '
-                f'command then goes on from here.') from error
+            raise _cannot_write(self.path, error) from error
 
     def _write(self, row: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +146,27 @@ def write_readme(section: str, markdown: str) -> None:
                          f'lines {begin} and {end}')
     text = re.sub(f'{begin}.*?{end}', lambda _: f'{begin}\n{markdown}\n{end}',
                   text, flags=re.DOTALL)
-    write_file(README, text.encode())  # whole at any time
+    write_whole(README, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    r"""Replaces a file in one step, or ends the program: what is read is
+    always whole.
+    """
+    part = path.with_name(f'.{path.name}.part')
+    try:
+        part.write_text(text, encoding='utf-8')
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> SystemExit:
+    return SystemExit(f"'{path}' cannot be written ({error.strerror}): make "
+                      f'room, or see to it that you may write there. The '
+                      f'same command then goes on from here.')
 
 
 def markdown_table(frame: pd.DataFrame) -> str:

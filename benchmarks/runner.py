@@ -38,7 +38,7 @@ from tqdm import tqdm
 
 from benchmarks.data import DATASETS
 from benchmarks.results import FIGURES, Table
-from torch_agcn.datasets._fetch import FetchError
+from torch_agcn.datasets import FetchError
 
 Measure = Callable[[Any, str], dict[str, Any]]
 QUICK = Path('quick')  # where first looks go

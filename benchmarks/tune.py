@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks import runner
 from benchmarks.data import splits_of
-from benchmarks.results import RESULTS, Table
+from benchmarks.results import RESULTS, Table, write_whole
 from benchmarks.table import (
     COLUMNS,
     METHODS,
@@ -26,7 +26,6 @@ from benchmarks.table import (
     settings_of,
 )
 from benchmarks.table import measure as measure_all
-from torch_agcn.datasets._fetch import write_file
 
 TABLE = Table(RESULTS / 'tune.csv',
               [c for c in COLUMNS if c != 'test_accuracy'])
@@ -71,7 +70,7 @@ def write_chosen(method: str, chosen: dict[str, dict[str, Any]]) -> None:
     file = dict(read_settings(method))
     file['chosen'] = {**file.get('chosen', {}), **chosen}
     text = yaml.safe_dump(file, sort_keys=False, default_flow_style=None)
-    write_file(SETTINGS / f'{method}.yaml', (HEADER + text).encode())
+    write_whole(SETTINGS / f'{method}.yaml', HEADER + text)
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:

@@ -54,7 +54,12 @@ NO_NETWORK_LOG = re.compile(
 
 
 class FetchError(RuntimeError):
-    r"""A file could not be fetched; the message says why and what helps."""
+    r"""A file could not be fetched; the message says why and what helps.
+
+    Example:
+        >>> issubclass(FetchError, RuntimeError)
+        True
+    """
 
 
 def read_members(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
