@@ -43,9 +43,9 @@ METHODS = {
 }
 BESIDE = ['sage', 'gat']
 OURS = dict(energy='relative', residual=True)
-AGCN = {'agcn_paper': dict(learn_beta=True),
+AGCN = {'agcn_paper': dict(beta=1.0, learn_beta=True),
         'agcn_open': dict(beta=1e9, **OURS),
-        'agcn': dict(learn_beta=True, **OURS)}
+        'agcn': dict(beta=1.0, learn_beta=True, **OURS)}
 FIXED = dict(hidden_channels=64, num_layers=2, weight_decay=5e-4, epochs=200,
              patience=50)
 GRID = [dict(lr=lr, p=p) for lr in (0.01, 0.003) for p in (0.5, 0.8)]

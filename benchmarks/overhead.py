@@ -34,7 +34,7 @@ MODELS: dict[str, tuple[Any, float]] = {
     'GCN': (GCN, 0.5),
     'AGCN paper': (AGCN, 0.5),
     'AGCN relative + residual': (
-        partial(AGCN, energy='relative', residual=True), 0.5),
+        partial(AGCN, energy='relative', beta=1.0, residual=True), 0.5),
     'GCN, whole input': (GCN, 0.0),
 }
 

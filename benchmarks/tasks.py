@@ -15,10 +15,10 @@ with the package.
   right.
 
 For links and digits, the encoder has two layers: PyG's ``GCN``, or ``AGCN``
-with all that is its default, or with ``energy='relative', residual=True``. The
-perceptron is the latter with its gate held shut (``beta=0``), which does not
-see the graph. Nothing is searched; the weights of the best validation score
-are kept.
+with all that is its default, or with ``energy='relative', beta=1.0,
+residual=True``. The perceptron is the latter with its gate held shut
+(``beta=0``), which does not see the graph. Nothing is searched; the weights of
+the best validation score are kept.
 
 Neighbors of other classes are what one would not smooth over, and all that a
 network can do is to smooth less. So each method has three values of one
@@ -68,7 +68,7 @@ LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'agcn_paper': 'AGCN, paper',
           'agcn': 'AGCN, recommended'}
 ENCODERS: dict[str, dict[str, Any]] = {
     'mlp': dict(beta=0.0, residual=True), 'gcn': {}, 'agcn_paper': {},
-    'agcn_relative': dict(energy='relative', residual=True)}
+    'agcn_relative': dict(energy='relative', beta=1.0, residual=True)}
 # What the validation set chooses from:
 GRIDS: dict[str, dict[str, list[float]]] = {
     'mlp': dict(p=[0.2, 0.5, 0.8]), 'gcn': dict(p=[0.2, 0.5, 0.8]),

@@ -2,6 +2,8 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
+from torch_agcn import AGCNConv
+
 pytest.importorskip('yacs')
 
 
@@ -17,9 +19,11 @@ def test_registered_layer():
 
     assert 'agcnconv' in register.layer_dict
     set_cfg(cfg)
+    config = new_layer_config(8, 16, 1, has_act=False, has_bias=True, cfg=cfg)
+    conv = GeneralLayer('agcnconv', config).layer.model
+    assert str(conv) == str(AGCNConv(8, 16))
     cfg.agcn.energy, cfg.agcn.residual, cfg.agcn.beta = 'relative', True, 2.0
-    layer = GeneralLayer('agcnconv', new_layer_config(
-        8, 16, 1, has_act=False, has_bias=True, cfg=cfg))
+    layer = GeneralLayer('agcnconv', config)
     conv = layer.layer.model
     assert (conv.energy, conv.residual, conv.beta) == ('relative', True, 2.0)
     graphs = [Data(x=torch.randn(n, 8), edge_index=torch.randint(n, (2, 9)))

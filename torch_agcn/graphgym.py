@@ -22,18 +22,19 @@ except ImportError as error:
 
 @register_config('agcn')  # type: ignore[untyped-decorator]
 def set_agcn_config(cfg: Any) -> None:
-    r"""The defaults: the paper's layer.
+    r"""The defaults: the paper's layer. :obj:`None` leaves the choice to
+    :class:`~torch_agcn.nn.conv.AGCNConv`.
 
     Example:
         >>> cfg = CN()
         >>> set_agcn_config(cfg)
-        >>> cfg.agcn.beta, cfg.agcn.energy
-        (1.0, 'total')
+        >>> cfg.agcn.energy, cfg.agcn.beta
+        ('total', None)
     """
     cfg.agcn = CN()
-    cfg.agcn.beta = 1.0
     cfg.agcn.energy = 'total'
-    cfg.agcn.residual = False
+    cfg.agcn.beta = None
+    cfg.agcn.residual = None
     cfg.agcn.num_hops = 1
     cfg.agcn.alpha = 0.0
     cfg.agcn.learn_beta = False
@@ -60,9 +61,11 @@ class AGCNConvLayer(torch.nn.Module):
     def __init__(self, layer_config: LayerConfig, **kwargs: Any) -> None:
         super().__init__()
         from torch_geometric.graphgym.config import cfg
-        options = dict(cfg.agcn) if 'agcn' in cfg else {}
-        self.model = AGCNConv(layer_config.dim_in, layer_config.dim_out,
-                              bias=layer_config.has_bias, **options)
+        options = cfg.agcn if 'agcn' in cfg else {}
+        self.model = AGCNConv(
+            layer_config.dim_in, layer_config.dim_out,
+            bias=layer_config.has_bias,
+            **{k: v for k, v in options.items() if v is not None})
 
     def forward(self, batch: Any) -> Any:
         r"""Replaces the features of a batch."""

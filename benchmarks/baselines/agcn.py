@@ -30,7 +30,7 @@ class Net(Module):
                  **kwargs: Any) -> None:
         super().__init__()
         self.model = AGCN(in_channels, hidden_channels, num_layers,
-                          out_channels, p, cached=True, **kwargs)
+                          out_channels, dropout=p, cached=True, **kwargs)
         sparse_first(self.model.convs[0])
         self.p = p
 

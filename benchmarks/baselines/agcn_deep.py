@@ -49,9 +49,9 @@ def run(
     """
     seed_everything(seed)
     model: Any = Net(data.x.size(1), hidden_channels, num_layers,
-                     int(data.y.max()) + 1, p, alpha, theta,
-                     num_hops=num_hops, beta=beta, learn_beta=learn_beta,
-                     residual=residual, cached=True)
+                     int(data.y.max()) + 1, dropout=p, alpha=alpha,
+                     theta=theta, num_hops=num_hops, beta=beta,
+                     learn_beta=learn_beta, residual=residual, cached=True)
     sparse_first(model.lin_in)
     linear = [*model.lin_in.parameters(), *model.lin_out.parameters()]
     params = [dict(params=[conv.lin.weight for conv in model.convs],

@@ -92,7 +92,7 @@ def test_settings():
 
 @pytest.mark.parametrize('sparse', [False, True])
 def test_deep_agcn_with_open_gates_is_gcnii(sparse):
-    ours = agcn_deep.Net(7, 4, 6, 3, 0.6, num_hops=1, beta=1e30)
+    ours = agcn_deep.Net(7, 4, 6, 3, dropout=0.6, num_hops=1, beta=1e30)
     pyg = gcnii.Net(7, 4, 3, 6, 0.1, 0.5, 0.6)
     with torch.no_grad():
         for a, b in [(ours.lin_in, pyg.lin1), (ours.lin_out, pyg.lin2)]:
