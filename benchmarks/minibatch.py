@@ -1,9 +1,10 @@
 r"""Mini-batches of one graph: accuracy, and gates beside the whole graph's.
 
 The same network is trained on the whole graph, and on parts of it that PyG's
-loaders sample, with as many steps of Adam. It is the recommended AGCN of
-Table 1, with its settings but four hops, which a loader has to sample as well,
-and the paper's formula in two layers. Where the gate comes from in training:
+``NeighborLoader`` samples, with as many steps of Adam. It is the recommended
+AGCN of Table 1, with its settings but four hops, which a loader has to sample
+as well, and the paper's formula in two layers. Where the gate comes from in
+training:
 
 * ``exact``: the whole graph;
 * ``raw``: the batch, as if it were the graph;
@@ -14,7 +15,7 @@ and the paper's formula in two layers. Where the gate comes from in training:
   graph.
 
 After training and without dropout, the gates of many batches are looked at, in
-each of these ways. ``cluster`` runs where PyG finds METIS.
+each of these ways.
 """
 import json
 import sys
@@ -47,8 +48,7 @@ TABLE = Table(RESULTS / 'minibatch.csv', [
     'best_epoch', 'val_accuracy', 'test_accuracy', 'gates', 'batch_gates',
     'seconds'])
 LABELS = {'agcn': 'AGCN, recommended', 'agcn_paper': 'AGCN, paper'}
-SAMPLINGS = {'full': 'whole graph', 'neighbor': 'NeighborLoader',
-             'saint': 'GraphSAINT', 'cluster': 'ClusterLoader'}
+SAMPLINGS = {'full': 'whole graph', 'neighbor': 'NeighborLoader'}
 ESTIMATES = ['raw', 'weighted', 'running']
 BOUND = 1.0  # points from training on the whole graph
 STEPS_PER_EPOCH = 3
@@ -91,46 +91,18 @@ def settings_of(method: str, dataset: str, quick: bool = False) -> str:
     return runner.as_json(
         **settings, steps=15 if quick else 300, momentum=0.1, seeds=256,
         num_neighbors=[10, 5, 5, 5] if method == 'agcn' else [10, 10],
-        walks=500 if quick else 3000, walk_length=4,
-        coverage=5 if quick else 50, clusters=40,
         looked_at=9 if quick else 45)
 
 
 # Batches #####################################################################
 
 
-def has_metis() -> bool:
-    r"""Whether PyG can cut a graph into clusters."""
-    from torch_geometric.loader import ClusterData
-    edge_index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
-    try:
-        ClusterData(Data(edge_index=edge_index, num_nodes=4), 2, log=False)
-    except ImportError:
-        return False
-    return True
-
-
-def make_loader(sampling: str, data: Data, *, seeds: int,
-                num_neighbors: list[int], walks: int, walk_length: int,
-                coverage: int, clusters: int) -> Any:
+def make_loader(data: Data, seeds: int, num_neighbors: list[int]) -> Any:
     r"""A loader with as many batches in an epoch as steps."""
-    from torch_geometric.loader import (
-        ClusterData,
-        ClusterLoader,
-        GraphSAINTRandomWalkSampler,
-        NeighborLoader,
-    )
-    if sampling == 'neighbor':
-        train = -(-int(data.train_mask.sum()) // STEPS_PER_EPOCH)
-        return NeighborLoader(data, num_neighbors,
-                              batch_sampler=MixedBatchSampler(
-                                  data.train_mask, data.num_nodes, train,
-                                  seeds - train))
-    if sampling == 'saint':
-        return GraphSAINTRandomWalkSampler(
-            data, walks, walk_length, STEPS_PER_EPOCH, coverage, log=False)
-    return ClusterLoader(ClusterData(data, clusters, log=False), shuffle=True,
-                         batch_size=-(-clusters // STEPS_PER_EPOCH))
+    from torch_geometric.loader import NeighborLoader
+    train = -(-int(data.train_mask.sum()) // STEPS_PER_EPOCH)
+    return NeighborLoader(data, num_neighbors, batch_sampler=MixedBatchSampler(
+        data.train_mask, data.num_nodes, train, seeds - train))
 
 
 def no_weights(batch: Data) -> dict[str, Tensor]:
@@ -204,19 +176,14 @@ def average_gates(model: Module, batches: Iterable[Data],
     return found
 
 
-def in_training(batch: Data) -> Tensor:
-    r"""The nodes of a batch to train on: those with all their neighbors."""
+def loss_of(out: Tensor, batch: Data) -> Tensor:
+    r"""The mean over the nodes of a batch to train on: those with all their
+    neighbors.
+    """
     mask = batch.train_mask.clone()
     mask[batch.get('batch_size', mask.numel()):] = False
-    return mask
-
-
-def loss_of(out: Tensor, batch: Data) -> Tensor:
-    r"""The mean over training nodes, in GraphSAINT by its own weights."""
-    mask = in_training(batch)
-    loss = F.cross_entropy(out[mask], batch.y[mask], reduction='none')
-    norm = batch.get('node_norm', torch.ones(mask.numel()))[mask]
-    return (norm * loss).sum() / norm.sum().clamp(min=1e-9)
+    loss = F.cross_entropy(out[mask], batch.y[mask], reduction='sum')
+    return loss / mask.sum().clamp(min=1)  # there may be none
 
 
 def make_model(data: Data, *, head: str, hidden_channels: int, p: float,
@@ -260,8 +227,7 @@ def batches_of(task: Task, data: Data,
         return [data], lambda batch: {}
     part = data.clone()
     part.x = data.x.to_dense()
-    part.generate_ids()
-    loader = make_loader(task.sampling, part, **sizes)
+    loader = make_loader(part, **sizes)
     return loader, (no_weights if task.estimate == 'raw'
                     else ImportanceWeights(loader))
 
@@ -272,9 +238,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     steps, momentum, lr, weight_decay, looked_at = (
         settings.pop(key) for key in ['steps', 'momentum', 'lr',
                                       'weight_decay', 'looked_at'])
-    sizes = {key: settings.pop(key) for key in [
-        'seeds', 'num_neighbors', 'walks', 'walk_length', 'coverage',
-        'clusters']}
+    sizes = {key: settings.pop(key) for key in ['seeds', 'num_neighbors']}
     data = load(task.dataset, root=root)
     data = RemoveSelfLoops()(data)  # the layer adds its own
     seed_everything(task.seed)
@@ -422,10 +386,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 def _draw_gates(rows: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks.plots import plt, save
     rows = rows[(rows.estimate == 'running') & (rows.method == 'agcn')]
-    rows = rows.sort_values('seed').drop_duplicates(['dataset', 'sampling'])
-    order = {name: i for i, name in enumerate(SAMPLINGS)}
-    rows = rows.sort_values(['dataset', 'sampling'], key=lambda column:
-                            column.map(lambda name: order.get(name, name)))
+    rows = rows.sort_values(['dataset', 'seed']).drop_duplicates('dataset')
     if rows.empty:
         return []
     figure, axes = plt.subplots(1, len(rows), squeeze=False, sharey=True,
@@ -493,9 +454,7 @@ def main(argv: list[str]) -> None:
     options = runner.parser('minibatch', ['PubMed'], runs=6, of=CITATION)
     args = options.parse_args(argv)
     ways = [('agcn', 'full', 'exact'),
-            *[('agcn', sampling, estimate) for sampling in [
-                'neighbor', 'saint'] + ['cluster'] * has_metis()
-                for estimate in ESTIMATES],
+            *[('agcn', 'neighbor', estimate) for estimate in ESTIMATES],
             ('agcn_paper', 'full', 'exact'),
             ('agcn_paper', 'neighbor', 'raw'),
             ('agcn_paper', 'neighbor', 'weighted')]
