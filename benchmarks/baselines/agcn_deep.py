@@ -5,24 +5,20 @@ What it has more than :mod:`benchmarks.baselines.gcnii` is the gate: with
 """
 from typing import Any
 
-from torch import Tensor
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
+from benchmarks.baselines import gcnii
 from benchmarks.baselines.agcn import gates
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import Run, drop, dropout, fit
+from benchmarks.training import Run, fit
 from torch_agcn import DeepAGCN
 
 
 class Net(DeepAGCN):
     r"""The model of the package, with the harness's dropout."""
 
-    def _drop(self, x: Tensor) -> Tensor:
-        if not x.requires_grad:
-            return dropout(x, self.dropout, self.training)
-        # Torch's own dropout is a third of the time of a deep network.
-        return drop(x, self.dropout) if self.training else x
+    forward = gcnii.Net.forward
 
 
 def run(

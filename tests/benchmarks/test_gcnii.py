@@ -8,7 +8,7 @@ from torch_geometric.nn import GCN2Conv, GCNConv
 
 from benchmarks import table
 from benchmarks.baselines import agcn_deep, gcnii
-from benchmarks.baselines.layers import by_matrix
+from benchmarks.baselines.layers import by_matrix, sparse_first
 from benchmarks.training import Run
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 4, 1],
@@ -48,12 +48,12 @@ def test_net_is_the_papers_formula(dense):
     model.double()
     x = torch.rand(6, 7, dtype=torch.double)
     P = dense(6, EDGES).P
-    h = first = (x @ model.lin1.weight.t() + model.lin1.bias).relu()
+    h = first = (x @ model.lin_in.weight.t() + model.lin_in.bias).relu()
     for layer, conv in enumerate(model.convs, start=1):
         beta = log(0.5 / layer + 1)
         mixed = 0.9 * P @ h + 0.1 * first
         h = ((1 - beta) * mixed + beta * mixed @ conv.weight1).relu()
-    expected = h @ model.lin2.weight.t() + model.lin2.bias
+    expected = h @ model.lin_out.weight.t() + model.lin_out.bias
     for features in [x, x.to_sparse().coalesce()]:
         assert torch.allclose(model(features, EDGES), expected, atol=1e-6)
 
@@ -71,9 +71,9 @@ def test_weight_decay(monkeypatch):
     decay = {id(w): group['weight_decay'] for group in params
              for w in group['params']}
     assert {name: decay.pop(id(w)) for name, w in model.named_parameters()
-            } == {'lin1.weight': 5e-4, 'lin1.bias': 5e-4,
+            } == {'lin_in.weight': 5e-4, 'lin_in.bias': 5e-4,
                   'convs.0.weight1': 0.01, 'convs.1.weight1': 0.01,
-                  'lin2.weight': 5e-4, 'lin2.bias': 5e-4}
+                  'lin_out.weight': 5e-4, 'lin_out.bias': 5e-4}
     assert not decay
     assert options == dict(lr=0.01, epochs=1500, patience=100)
 
@@ -95,14 +95,14 @@ def test_deep_agcn_with_open_gates_is_gcnii(sparse):
     ours = agcn_deep.Net(7, 4, 6, 3, dropout=0.6, num_hops=1, beta=1e30)
     pyg = gcnii.Net(7, 4, 3, 6, 0.1, 0.5, 0.6)
     with torch.no_grad():
-        for a, b in [(ours.lin_in, pyg.lin1), (ours.lin_out, pyg.lin2)]:
+        for a, b in [(ours.lin_in, pyg.lin_in), (ours.lin_out, pyg.lin_out)]:
             b.weight.copy_(a.weight)
             b.bias.copy_(a.bias)
         for a, b in zip(ours.convs, pyg.convs):
             b.weight1.copy_(a.lin.weight.t())
     x = torch.rand(6, 7)
     if sparse:
-        gcnii.sparse_first(ours.lin_in)
+        sparse_first(ours.lin_in)
         x = x.to_sparse()
     outs = []
     for model in [ours, pyg]:  # the same coins are tossed, too
