@@ -244,7 +244,8 @@ def test_bounds_by_hand():
     assert list(scale.fastest(rows).values()) == [SPARSE, *[CSR] * 4]
     assert scale.ratios(rows, SATURATED, 'milliseconds').tolist() == (
         pytest.approx([0.5, *[0.25] * 4]))
-    lines = [line[1:] for line in scale._bounds(rows)]
+    _, _, bounds, _ = scale.tables(rows).values()
+    lines = bounds.iloc[:, 1:].values.tolist()
     assert lines[:6] == [
         [SATURATED, '0.25 to 0.50', '1.00', 'yes'],
         [SATURATED, '0.25 to 1.00', '1.00', 'yes'],
