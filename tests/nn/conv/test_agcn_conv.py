@@ -32,8 +32,8 @@ STAR = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
 MODES = [
     dict(energy='total', residual=False, beta=1e-4),
     dict(energy='total', residual=True, beta=1e-4),
-    dict(energy='relative', residual=False),
-    dict(energy='relative', residual=True),
+    dict(energy='relative', residual=False, beta=1.0),
+    dict(energy='relative', residual=True, beta=1.0),
 ]
 DEEP = [dict(mode, num_hops=3, alpha=0.2) for mode in MODES]
 
@@ -51,13 +51,9 @@ def random_graph(num_nodes=12, num_edges=20, directed=False, weighted=False):
     return edge_index, weight
 
 
-@pytest.fixture(params=['edges', 'matrix', 'cached'])
-def way(request, monkeypatch):
-    # The three ways to the same result: messages along a list of edges, as on
-    # devices, a matrix made for this call, and a matrix kept.
-    if request.param == 'edges':
-        monkeypatch.setattr(AGCNConv, '_is_fused', lambda *args: False)
-    return dict(cached=request.param == 'cached')
+# Bad values are refused where values are looked at: not on devices.
+LOOKING = pytest.mark.parametrize(
+    'way', ['messages', 'matrix', 'cached'], indirect=True)
 
 
 def test_nothing_is_said():
@@ -182,7 +178,8 @@ def test_against_dense(dense, way, energy, residual, num_hops, alpha,
     edge_index, weight = random_graph(directed=directed, weighted=weighted)
     x = torch.randn(12, 4)
     beta = 1e-4 if energy == 'total' else 1.5
-    conv = AGCNConv(4, 3, beta, energy, residual, num_hops, alpha, **way)
+    conv = way(AGCNConv, 4, 3, beta=beta, energy=energy, residual=residual,
+               num_hops=num_hops, alpha=alpha)
     torch.nn.init.normal_(conv.bias)
     expected = dense(12, edge_index, weight).layer(
         x.double(), conv.lin.weight.t().double(), conv.bias.double(), beta,
@@ -201,7 +198,7 @@ def test_against_dense(dense, way, energy, residual, num_hops, alpha,
 def test_other_loops_against_dense(dense, way, mode, kwargs, dense_kwargs):
     edge_index, weight = random_graph(weighted=True)
     x = torch.randn(13, 4)  # Node 12 is isolated.
-    conv = AGCNConv(4, 3, **mode, **kwargs, **way)
+    conv = way(AGCNConv, 4, 3, **mode, **kwargs)
     expected = dense(13, edge_index, weight, **dense_kwargs).layer(
         x.double(), conv.lin.weight.t().double(), conv.bias.double(),
         conv.beta, conv.energy, conv.residual, 1, 0.0)
@@ -214,7 +211,7 @@ def test_without_normalization(dense, way, mode):
     # The weights as given, for messages and energy alike:
     edge_index, weight = random_graph(weighted=True)
     x = torch.randn(12, 4)
-    conv = AGCNConv(4, 3, normalize=False, **mode, **way)
+    conv = way(AGCNConv, 4, 3, normalize=False, **mode)
     ref = dense(12, edge_index, weight, loops=False)
     H = x.double()
     s = ref.total(H) if conv.energy == 'total' else ref.relative(H)
@@ -292,7 +289,7 @@ def test_sparse_features(mode):
 def test_static_graphs(mode, way):
     x, (edge_index, weight) = torch.randn(3, 12, 16), random_graph()
     x[1] *= 0.01
-    conv = AGCNConv(16, 8, **mode, **way)
+    conv = way(AGCNConv, 16, 8, **mode)
     out = conv(x, edge_index, weight)
     assert out.size() == (3, 12, 8)
     for i in range(3):
@@ -310,7 +307,7 @@ def test_batch_equals_one_by_one(mode, way):
         graphs.append(Data(x=2.0**i * torch.randn(n, 4), edge_index=edge_index,
                            edge_weight=torch.rand(edge_index.size(1))))
     batch = Batch.from_data_list(graphs)
-    conv = AGCNConv(4, 3, **mode, **way)
+    conv = way(AGCNConv, 4, 3, **mode)
     one_by_one = [conv(g.x, g.edge_index, g.edge_weight) for g in graphs]
     for kwargs in [dict(), dict(batch_size=4), dict(batch_size=9)]:
         out = conv(batch.x, batch.edge_index, batch.edge_weight, batch.batch,
@@ -338,7 +335,7 @@ def test_whole_numbers_in_a_matrix(mode):
 @pytest.mark.parametrize('mode', MODES + DEEP)
 def test_permutation_equivariance(mode, way):
     x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    conv = AGCNConv(4, 3, **mode, **way)
+    conv = way(AGCNConv, 4, 3, **mode)
     perm = torch.randperm(12)
     shuffle = torch.randperm(edge_index.size(1))
     moved = perm.argsort()[edge_index][:, shuffle]
@@ -387,7 +384,7 @@ def test_depth_does_not_flatten():
 def test_gradients(mode, directed, way):
     edge_index, weight = random_graph(6, 8, directed, weighted=True)
     mode = {**mode, 'beta': 0.01 if mode['energy'] == 'total' else 1.0}
-    conv = AGCNConv(3, 2, learn_beta=True, **mode, **way).double()
+    conv = way(AGCNConv, 3, 2, learn_beta=True, **mode).double()
     x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
     weight = weight.double()
     batch = None
@@ -410,20 +407,19 @@ def test_gradients(mode, directed, way):
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
-def test_all_ways_have_the_same_gradient(mode, monkeypatch):
+def test_all_ways_have_the_same_gradient(mode, way):
     edge_index, weight = random_graph(weighted=True)
+    conv = way(AGCNConv, 16, 8, learn_beta=True, **mode)
+    exact = copy.deepcopy(conv).double()
+    exact.cached = exact.fuse = False
     grads = []
-    for cached in [True, False, False]:
+    for layer, dtype in [(conv, torch.float), (exact, torch.double)]:
         torch.manual_seed(1)
-        x = torch.randn(12, 16, requires_grad=True)
-        conv = AGCNConv(16, 8, cached=cached, learn_beta=True, **mode)
-        conv(x, edge_index, weight).square().sum().backward()
-        grads.append([x.grad, *(p.grad for p in conv.parameters())])
-        if not cached:  # The last one is by messages.
-            monkeypatch.setattr(AGCNConv, '_is_fused', lambda *args: False)
-    for other in grads[1:]:
-        for a, b in zip(grads[0], other):
-            assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+        x = torch.randn(12, 16).to(dtype).requires_grad_()
+        layer(x, edge_index, weight).square().sum().backward()
+        grads.append([x.grad, *(p.grad for p in layer.parameters())])
+    for a, b in zip(*grads):
+        assert torch.allclose(a.double(), b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize('cached', [False, True])
@@ -483,7 +479,7 @@ def test_gradients_at_depth(graph, beta, residual):
 @pytest.mark.parametrize('mode', MODES)
 def test_twice_differentiable(mode, way):
     edge_index, weight = random_graph(6, 8, weighted=True)
-    conv = AGCNConv(3, 2, learn_beta=True, **mode, **way).double()
+    conv = way(AGCNConv, 3, 2, learn_beta=True, **mode).double()
     x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradgradcheck(
         lambda x: conv(x, edge_index, weight.double()), (x, ))
@@ -518,8 +514,8 @@ def test_recomputing_changes_nothing(mode, num_hops, alpha, kind, way):
         edge_index, weight = edge_index[:, inside], weight[inside]
     x = torch.randn(12, 4, requires_grad=True)
     weight.requires_grad_(kind == 'weight')
-    conv = AGCNConv(4, 3, num_hops=num_hops, alpha=alpha, learn_beta=True,
-                    **mode, **way)
+    conv = way(AGCNConv, 4, 3, num_hops=num_hops, alpha=alpha,
+               learn_beta=True, **mode)
     wanted = [x, *conv.parameters()] + [weight] * (kind == 'weight')
     args = x, edge_index, weight, batch
     outs, grads = [], []
@@ -552,7 +548,7 @@ def test_recomputing_with_the_parameters_of_the_call(mode):
 @pytest.mark.parametrize('mode', MODES)
 def test_recomputing_is_twice_differentiable(mode, way):
     edge_index, weight = random_graph(6, 8, weighted=True)
-    conv = AGCNConv(3, 2, num_hops=3, recompute=True, **mode, **way).double()
+    conv = way(AGCNConv, 3, 2, num_hops=3, recompute=True, **mode).double()
     x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradgradcheck(
         lambda x: conv(x, edge_index, weight.double()), (x, ))
@@ -578,29 +574,8 @@ def test_recomputing_elsewhere(mode):
                           atol=1e-5)
 
 
-class Peak(TorchDispatchMode):
-    r"""The most bytes of tensors that are there at a time."""
-
-    def __init__(self):
-        super().__init__()
-        self.sizes, self.peak = {}, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **kwargs or {})
-        for value in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(value, torch.Tensor) and (
-                    value.layout == torch.strided):
-                storage = value.untyped_storage()
-                key = storage._cdata
-                if key not in self.sizes:
-                    self.sizes[key] = storage.nbytes()
-                    weakref.finalize(storage, self.sizes.pop, key)
-        self.peak = max(self.peak, sum(self.sizes.values()))
-        return out
-
-
 @pytest.mark.parametrize('mode', MODES)
-def test_recomputing_takes_the_memory_of_a_root(mode):
+def test_recomputing_takes_the_memory_of_a_root(mode, memory):
     edge_index, _ = random_graph(500, 1000)
     x = torch.randn(500, 32, requires_grad=True)
     unit = 4 * x.numel()
@@ -609,194 +584,13 @@ def test_recomputing_takes_the_memory_of_a_root(mode):
         conv = AGCNConv(32, 2, num_hops=num_hops, recompute=recompute,
                         cached=True, **mode)
         conv(x, edge_index).sum().backward()  # fills the cache
-        with Peak() as found:
+        with memory() as found:
             conv(x, edge_index).sum().backward()
         return found.peak / unit
 
     assert peak(64, False) >= 2 * 64
     assert peak(64, True) <= 5 * 8
     assert peak(64, True) <= 2.1 * peak(16, True)
-
-
-# The cache ###################################################################
-
-
-def test_the_cache_never_lies():
-    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    plain = AGCNConv(4, 3, beta=1e-3)
-    conv = AGCNConv(4, 3, beta=1e-3, cached=True)
-    conv.load_state_dict(plain.state_dict())
-
-    def check(*args):
-        assert torch.allclose(conv(*args), plain(*args), atol=1e-6)
-        graph = conv._cache.graph
-        assert torch.allclose(conv(*args), plain(*args), atol=1e-6)
-        assert conv._cache.graph is graph  # The second call is served by it.
-        return graph
-
-    graph = check(x, edge_index)
-    assert check(torch.rand_like(x), edge_index.clone()) is graph
-    assert check(x, edge_index, weight) is not graph
-    check(x, edge_index, 2 * weight)
-    check(x, edge_index[:, :-2])
-    check(x, edge_index[:, torch.randperm(edge_index.size(1))])
-    check(x, edge_index.flip(0).roll(1, dims=1))
-    check(torch.randn(15, 4), edge_index)
-    check(x, edge_index)
-    edge_index[0, 0] = (edge_index[0, 0] + 1) % 12  # in place
-    check(x, edge_index)
-    edge_index.data[1, 0] = (edge_index[1, 0] + 1) % 12  # behind its back
-    check(x, edge_index)
-    weight.numpy()[0] = 3.0
-    check(x, edge_index, weight)
-    weight.numpy()[0] = 0.5
-    check(x, edge_index, weight)
-    plain.improved = conv.improved = True
-    check(x, edge_index, weight)
-    plain.double(), conv.double()
-    check(x.double(), edge_index)
-    adj = to_torch_csc_tensor(edge_index, weight, size=(12, 12)).t()
-    check(x.double(), adj.double())
-    adj.values()[0] = 7.0
-    check(x.double(), adj.double())
-    conv.reset_parameters()
-    assert conv._cache is None
-
-
-def test_layers_keep_one_graph():
-    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    convs = [AGCNConv(4, 4, cached=True, **kwargs) for kwargs in [
-        {}, dict(beta=0.1), dict(improved=True), dict(energy='relative')]]
-
-    def graphs(*args):
-        for conv in convs:
-            plain = AGCNConv(4, 4, conv.beta, conv.energy,
-                             improved=conv.improved).to(args[0].dtype)
-            plain.load_state_dict(conv.state_dict())
-            assert torch.allclose(conv(*args), plain(*args), atol=1e-5)
-        return [conv._cache.graph for conv in convs]
-
-    first, second, *others = graphs(x, edge_index)
-    assert first is second
-    assert all(graph is not first for graph in others)
-    # Each of them notices another graph, also where it changed in place:
-    for args in [(edge_index, weight), (edge_index.roll(1, dims=1), weight)]:
-        other, same, *_ = graphs(x, *args)
-        assert other is same and other is not first
-        first = other
-    edge_index[0, 0] = (edge_index[0, 0] + 1) % 12
-    other, same, *_ = graphs(x, edge_index, weight)
-    assert other is same and other is not first
-    for conv in convs:
-        conv.double()
-    assert graphs(x.double(), edge_index, weight)[0] is not other
-    # Nothing is kept for longer than the layers:
-    kept = weakref.ref(convs[0]._cache)
-    convs.clear()
-    assert kept() is None
-
-
-def test_copies_of_a_layer_share_its_graph():
-    x, (edge_index, _) = torch.randn(12, 4), random_graph()
-    conv = AGCNConv(4, 3, cached=True)
-    expected = conv(x, edge_index)
-    others = [copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))]
-    for other in others:
-        assert other._cache is None  # copies are small
-        assert torch.equal(other(x, edge_index), expected)
-        assert other._cache is conv._cache
-    for other in others:  # A new graph of one is not one of the others.
-        other(x, edge_index.roll(1, dims=1))
-        assert other._cache is not conv._cache
-        assert torch.equal(conv(x, edge_index), expected)
-
-
-def test_the_callers_graph_is_not_kept():
-    x, (edge_index, _) = torch.randn(12, 4), random_graph()
-    conv = AGCNConv(4, 3, cached=True)
-    expected = conv(x, edge_index)
-    same, gone = edge_index.clone(), weakref.ref(edge_index)
-    del edge_index
-    assert gone() is None
-    assert torch.equal(conv(x, same), expected)
-
-
-@pytest.mark.parametrize('mode', MODES)
-def test_numbers_of_a_kept_graph_are_short(mode):
-    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    conv = AGCNConv(4, 3, cached=True, **mode)
-    conv(x, edge_index, weight)
-    graph, copies = conv._cache.graph, conv._cache.copies
-    assert {v.dtype for v in [copies[0], *graph.edges[:2]]} == {torch.int32}
-    assert copies[1].dtype == torch.float32
-    # Once for all:
-    assert {v.data_ptr() for v in [
-        graph.edges.col, graph.adj.col_indices(),
-        graph.energy_adj.col_indices()]} == {graph.edges.col.data_ptr()}
-    # A number that a short copy cannot tell from the one it had:
-    edge_index[0, 0] += 2**32
-    for layer in [conv, AGCNConv(4, 3, cached=True, **mode)]:
-        with pytest.raises(ValueError, match='12 nodes'):
-            layer(x, edge_index, weight)
-
-
-@pytest.mark.parametrize('mode', MODES)
-def test_threads_share_a_layer(mode):
-    conv = AGCNConv(4, 3, cached=True, **mode)
-    plain = AGCNConv(4, 3, **mode)
-    plain.load_state_dict(conv.state_dict())
-    # Of the same size, so that they take each other's place:
-    inputs = [(torch.randn(12, 4),
-               torch.stack([torch.arange(12), torch.randperm(12)]))
-              for _ in range(4)]
-    expected = [plain(*args) for args in inputs]
-
-    def run(i):
-        return all(torch.allclose(conv(*inputs[i]), expected[i], atol=1e-5)
-                   for _ in range(50))
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(run, range(4)))
-
-
-def test_cached_under_inference_mode_then_training():
-    x, (edge_index, _) = torch.randn(12, 4), random_graph()
-    conv = AGCNConv(4, 3, cached=True, energy='relative', residual=True)
-    with torch.inference_mode():
-        expected = conv(x, edge_index)
-    out = conv(x.requires_grad_(), edge_index)
-    assert torch.allclose(out, expected, atol=1e-6)
-    out.sum().backward()
-
-
-def test_the_cache_sees_the_size_of_a_matrix(way):
-    x, (edge_index, _) = torch.randn(12, 4), random_graph()
-    conv = AGCNConv(4, 3, **way)
-    value = torch.ones(edge_index.size(1))
-    conv(x, torch.sparse_coo_tensor(edge_index, value, (12, 12)))
-    for size in [(12, 15), (15, 15)]:
-        with pytest.raises(ValueError, match='12 nodes'):
-            conv(x, torch.sparse_coo_tensor(edge_index, value, size))
-
-
-def test_cached_with_a_matrix_to_learn():
-    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    conv = AGCNConv(4, 3, beta=1e-3, cached=True).requires_grad_(False)
-    weight.requires_grad_()
-    conv(x, edge_index, weight).square().sum().backward()
-    expected, weight.grad = weight.grad, None
-    adj = torch.sparse_coo_tensor(edge_index.flip(0), weight, (12, 12))
-    conv(x, adj).square().sum().backward()
-    assert torch.allclose(weight.grad, expected, atol=1e-4)
-
-
-def test_cached_with_weights_to_learn():
-    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    conv = AGCNConv(4, 3, cached=True)
-    weight.requires_grad_()
-    for _ in range(2):  # GCNConv fails the second time.
-        conv(x, edge_index, weight).sum().backward()
-    assert weight.grad.abs().sum() > 0
 
 
 # Bipartite graphs ############################################################
@@ -861,8 +655,8 @@ def test_bipartite_against_dense(mode, channels, way):
         weight = torch.rand(edge_index.size(1)) + 0.1 if weighted else None
         # With isolated nodes on both sides:
         x = torch.randn(7 + more, sizes[0]), torch.randn(5 + more, sizes[1])
-        conv = AGCNConv(channels, 3, alpha=alpha, normalize=normalize, **mode,
-                        **way)
+        conv = way(AGCNConv, channels, 3, alpha=alpha, normalize=normalize,
+                   **mode)
         torch.nn.init.normal_(conv.bias)
         expected, g = dense_bipartite(conv, x, edge_index, weight)
         assert 0.01 < g < 0.99
@@ -903,7 +697,7 @@ def test_bipartite_by_hand():
 @pytest.mark.parametrize('channels', [3, (3, 4)])
 def test_bipartite_gradients(mode, channels, way):
     mode = {**mode, 'beta': 0.01 if mode['energy'] == 'total' else 1.0}
-    conv = AGCNConv(channels, 2, learn_beta=True, **mode, **way).double()
+    conv = way(AGCNConv, channels, 2, learn_beta=True, **mode).double()
     edge_index = bipartite_graph(4, 3, 7)
     x = [torch.randn(n, f, dtype=torch.double, requires_grad=True)
          for n, f in zip((5, 3), (3, 3) if channels == 3 else channels)]
@@ -971,7 +765,7 @@ def test_bipartite_sparse_tensor(mode):
 
 @pytest.mark.parametrize('mode', MODES)
 def test_bipartite_batch_equals_one_by_one(mode, way):
-    conv = AGCNConv((4, 6), 3, **mode, **way)
+    conv = way(AGCNConv, (4, 6), 3, **mode)
     xs, indices, outs, gates = [], [], [], []
     for i, (n, m, e) in enumerate([(7, 5, 14), (2, 3, 4), (3, 1, 0)]):
         edge_index = bipartite_graph(n, m, e)
@@ -1081,6 +875,7 @@ def test_bad_bipartite_input(make, x, message):
     assert message in str(error.value)
 
 
+@LOOKING
 @pytest.mark.parametrize('edge_index, message', [
     (torch.tensor([[5], [6]]), 'node 6'),
     (torch.tensor([[7], [0]]), 'node 7'),
@@ -1088,8 +883,8 @@ def test_bad_bipartite_input(make, x, message):
 ])
 def test_bad_bipartite_edges(edge_index, message, way):
     with pytest.raises(ValueError, match='AGCNConv') as error:
-        AGCNConv(4, 3, **way)((torch.randn(7, 4), torch.randn(5, 4)),
-                              edge_index)
+        way(AGCNConv, 4, 3)((torch.randn(7, 4), torch.randn(5, 4)),
+                            edge_index)
     assert message in str(error.value)
 
 
@@ -1109,7 +904,7 @@ def test_decomposed_layers(mode):
 def test_copy_pickle_and_state_dict(way):
     x, (edge_index, _) = torch.randn(12, 4), random_graph()
     for mode in MODES:
-        conv = AGCNConv(4, 3, learn_beta=True, **mode, **way)
+        conv = way(AGCNConv, 4, 3, learn_beta=True, **mode)
         assert sorted(conv.state_dict()) == ['bias', 'lin.weight', 'raw_beta']
         out = conv(x, edge_index)
         for other in [copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))]:
@@ -1132,7 +927,7 @@ def test_lazy_initialization():
 
 def test_hooks(way):
     x, (edge_index, _) = torch.randn(12, 4), random_graph()
-    conv = AGCNConv(4, 3, num_hops=2, **way)
+    conv = way(AGCNConv, 4, 3, num_hops=2)
     expected, calls = conv(x, edge_index), []
     for name in ['propagate', 'message', 'aggregate']:
         for when in ['pre_', '']:
@@ -1281,54 +1076,6 @@ def test_compile_with_inductor():
                               atol=1e-5)
 
 
-@pytest.mark.parametrize('mode', [*MODES, DEEP[0], dict(learn_beta=True)])
-@pytest.mark.parametrize('directed', [False, True])
-def test_layers_in_compiled_networks_keep_graphs(mode, directed):
-    torch._dynamo.reset()
-    net = Sequential('x, edge_index, weight', [
-        (AGCNConv(4, 4, cached=True, **mode), 'x, edge_index, weight -> x'),
-        torch.nn.ELU(),
-        (AGCNConv(4, 3, cached=True, **mode), 'x, edge_index, weight -> x')])
-    plain = copy.deepcopy(net)
-    for conv in [plain[0], plain[2]]:
-        conv.cached = False
-    counter = CompileCounterWithBackend('aot_eager')
-    compiled = torch.compile(net, dynamic=True, backend=counter)
-
-    def check(num_nodes, *args):
-        x = torch.randn(num_nodes, 4)
-        results = []
-        for model, params in [(compiled, net), (plain, plain)]:
-            x = x.detach().requires_grad_()
-            out = model(x, *args)
-            results.append([out, *torch.autograd.grad(
-                out.square().sum(), [x, *params.parameters()])])
-        for value, expected in zip(*results):
-            assert torch.allclose(value, expected, rtol=1e-3, atol=1e-4)
-        assert net[0]._cache is net[2]._cache
-        return net[0]._cache
-
-    edge_index, weight = random_graph(directed=directed, weighted=True)
-    kept = check(12, edge_index, None)
-    assert check(12, edge_index, None) is kept  # not made again
-    assert check(12, edge_index, weight) is not kept
-    edge_index[0, 0] = (edge_index[0, 0] + 1) % 12  # in place
-    assert check(12, edge_index, None) is not kept
-    count = counter.frame_count
-    for num_nodes in [13, 17, 40]:
-        check(num_nodes, random_graph(num_nodes, directed=directed)[0], None)
-    assert counter.frame_count == count  # Another size is nothing new.
-
-
-def test_one_compiled_graph_and_a_kept_one_exclude_each_other():
-    torch._dynamo.reset()
-    conv = AGCNConv(4, 3, cached=True)
-    compiled = torch.compile(conv, fullgraph=True, backend='eager')
-    with pytest.raises(torch._dynamo.exc.Unsupported,
-                       match='pass cached=False'):
-        compiled(torch.randn(12, 4), random_graph()[0])
-
-
 @pytest.mark.parametrize('mode', MODES + DEEP[-1:])
 @pytest.mark.parametrize('cached', [False, True])
 def test_export(mode, cached):
@@ -1348,7 +1095,7 @@ def test_export(mode, cached):
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
 def test_low_precision(mode, dtype, way):
     x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    conv = AGCNConv(4, 3, **mode, **way)
+    conv = way(AGCNConv, 4, 3, **mode)
     expected = conv(x, edge_index, weight)
     with torch.autocast('cpu', dtype):
         out = conv(x.requires_grad_(), edge_index, weight)
@@ -1366,7 +1113,7 @@ def test_low_precision(mode, dtype, way):
 @pytest.mark.parametrize('mode', MODES + DEEP)
 def test_on_each_device(device, mode, way):
     x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    conv = AGCNConv(4, 3, **mode, **way)
+    conv = way(AGCNConv, 4, 3, **mode)
     expected = conv(x, edge_index, weight)
     conv = conv.to(device)
     args = x.to(device), edge_index.to(device), weight.to(device)
@@ -1394,7 +1141,7 @@ def test_strange_graphs(mode, num_nodes, num_edges, kind, way):
          'huge': torch.randn}[kind](num_nodes, 4)
     x = (1e8 * x if kind == 'huge' else x).requires_grad_()
     for beta in [0.0, 1.0, 1e6]:
-        conv = AGCNConv(4, 3, **{**mode, 'beta': beta}, **way)
+        conv = way(AGCNConv, 4, 3, **{**mode, 'beta': beta})
         out = conv(x, edge_index)
         assert out.size() == (num_nodes, 3)
         out.sum().backward()
@@ -1408,7 +1155,7 @@ def test_huge_features_of_a_real_graph(tmp_path, mode, way):
     data = Planetoid(tmp_path, 'Cora')[0]
     for beta in [0.0, 1.0, 1e6]:
         x = (1e8 * data.x).requires_grad_()
-        conv = AGCNConv(1433, 7, **{**mode, 'beta': beta}, **way)
+        conv = way(AGCNConv, 1433, 7, **{**mode, 'beta': beta})
         out = conv(x, data.edge_index)
         out.sum().backward()
         assert torch.isfinite(out).all()
@@ -1444,6 +1191,7 @@ def test_bad_arguments(kwargs, message):
     assert message in str(error.value)
 
 
+@LOOKING
 @pytest.mark.parametrize('kwargs, message', [
     (dict(x=(torch.rand(4, 4), None)), 'both sides'),
     (dict(x=torch.ones(4, 4, dtype=torch.long)), 'x.float()'),
@@ -1460,7 +1208,7 @@ def test_bad_arguments(kwargs, message):
 def test_bad_input(kwargs, message, way):
     good = dict(x=torch.rand(4, 4), edge_index=STAR)
     with pytest.raises(ValueError, match='AGCNConv') as error:
-        AGCNConv(4, 3, **way)(**{**good, **kwargs})
+        way(AGCNConv, 4, 3)(**{**good, **kwargs})
     assert message in str(error.value)
     conv = AGCNConv(4, 3, flow='target_to_source')
     with pytest.raises(ValueError, match='transpose'):
