@@ -16,6 +16,7 @@ from torch_geometric.explain import (
     Explainer,
     GNNExplainer,
 )
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.nn import GCNConv, Sequential, summary
 from torch_geometric.testing import withCUDA, withPackage
 from torch_geometric.typing import SparseTensor
@@ -25,6 +26,9 @@ from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
 
 STAR = torch.tensor([[0, 0, 0, 1, 2, 3], [1, 2, 3, 0, 0, 0]])
+PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+TRIANGLE = torch.tensor([[0, 1, 1, 2, 2, 0, 3, 0],
+                         [1, 0, 2, 1, 0, 2, 0, 3]])
 MODES = [
     dict(energy='total', residual=False, beta=1e-4),
     dict(energy='total', residual=True, beta=1e-4),
@@ -290,7 +294,8 @@ def test_static_graphs(mode, way):
     assert out.size() == (3, 12, 8)
     for i in range(3):
         assert torch.allclose(out[i], conv(x[i], edge_index), atol=1e-5)
-    assert conv.gate(x, edge_index).size()[-1:] == (3, )
+        assert torch.allclose(conv.gate(x, edge_index)[..., i],
+                              conv.gate(x[i], edge_index), atol=1e-5)
     assert conv(x[:, :0], edge_index[:, :0]).size() == (3, 0, 8)
     assert conv(x[:0], edge_index).size() == (0, 12, 8)
 
@@ -314,6 +319,18 @@ def test_batch_equals_one_by_one(mode, way):
     assert torch.allclose(gates, torch.stack([
         conv.gate(g.x, g.edge_index, g.edge_weight) for g in graphs], -1),
         atol=1e-6)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
+def test_many_features_on_a_batch_of_graphs(mode, way):
+    # A gate for each set of features and for each graph.
+    edge_index = torch.cat([PATH, PATH + 3], dim=1)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    conv = way(AGCNConv, 4, 2, **mode)
+    x = torch.randn(3, 6, 4) * torch.tensor([1., 2., 3.]).view(3, 1, 1)
+    expected = torch.stack([conv(part, edge_index, batch=batch) for part in x])
+    assert torch.allclose(conv(x, edge_index, batch=batch), expected,
+                          atol=1e-5)
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
@@ -341,14 +358,13 @@ def test_permutation_equivariance(mode, way):
 
 def test_gate_by_hand():
     x = torch.tensor([[0.], [1.], [3.]])
-    path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     conv = AGCNConv(1, 2, beta=0.01)
-    assert conv.gate(x, path) == pytest.approx(1 - math.exp(-0.25))
-    assert AGCNConv(1, 2, beta=0.0).gate(x, path) == 0
+    assert conv.gate(x, PATH) == pytest.approx(1 - math.exp(-0.25))
+    assert AGCNConv(1, 2, beta=0.0).gate(x, PATH) == 0
     two = AGCNConv(1, 2, beta=0.01, num_hops=2)
-    assert two.gate(x, path).size() == (2, )
-    assert two.gate(x, path)[0] == pytest.approx(1 - math.exp(-0.25))
-    assert two.gate(x, path, batch=torch.tensor([0, 0, 0])).size() == (2, 1)
+    assert two.gate(x, PATH).size() == (2, )
+    assert two.gate(x, PATH)[0] == pytest.approx(1 - math.exp(-0.25))
+    assert two.gate(x, PATH, batch=torch.tensor([0, 0, 0])).size() == (2, 1)
 
 
 def test_a_closed_gate():
@@ -370,6 +386,27 @@ def test_depth_does_not_flatten():
         gates = conv.gate(x, edge_index).flatten()
         assert (gates >= 0).all() and (gates <= 1).all()
         assert (gates.diff() <= 1e-6).all()  # Smoother and smoother.
+
+
+def test_nodes_in_the_first_dimension():
+    x = torch.randn(4, 5)
+    conv = AGCNConv(5, 2, node_dim=0)
+    other = AGCNConv(5, 2)
+    other.load_state_dict(conv.state_dict())
+    assert torch.equal(conv(x, TRIANGLE), other(x, TRIANGLE))
+    assert other(x.expand(3, 4, 5), TRIANGLE).shape == (3, 4, 2)
+    with pytest.raises(ValueError, match='x'):
+        conv(x.expand(3, 4, 5), TRIANGLE)
+
+
+def test_numbers_of_features():
+    x = torch.randn(3, 2)
+    assert AGCNConv(2, 0)(x, PATH).shape == (3, 0)
+    for channels in [-1, 0]:  # to be seen, and then to be kept
+        conv = AGCNConv(channels, 2)
+        assert torch.equal(conv(x, PATH), conv(x, PATH))
+    with pytest.raises(ValueError, match=r'pass \[num_nodes, 1\]'):
+        AGCNConv(1, 2)(x, PATH)
 
 
 # Gradients ###################################################################
@@ -472,13 +509,64 @@ def test_gradients_at_depth(graph, beta, residual):
             atol=0.02 * float(grads[0].abs().max()))
 
 
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('mode', MODES + DEEP)
 def test_twice_differentiable(mode, way):
     edge_index, weight = random_graph(6, 8, weighted=True)
     conv = way(AGCNConv, 3, 2, learn_beta=True, **mode).double()
     x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
-    assert torch.autograd.gradgradcheck(
-        lambda x: conv(x, edge_index, weight.double()), (x, ))
+
+    def run(x):
+        return conv(x, edge_index, weight.double())
+
+    assert torch.autograd.gradgradcheck(run, (x, ), fast_mode=True)
+    check_both_gradients(run(x), x, conv.raw_beta)
+
+
+def check_both_gradients(out, *inputs):
+    # What is differentiated once more is the gradient that is there without.
+    weight = torch.linspace(1, 2, out.numel()).view_as(out).to(out.dtype)
+    grads = [torch.autograd.grad(out, inputs, weight, retain_graph=True,
+                                 create_graph=again)
+             for again in [False, True]]
+    for one, other in zip(*grads):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize('symmetric', [False, True])
+@pytest.mark.parametrize('many', [False, True])
+def test_total_energies_are_twice_differentiable(symmetric, many, way):
+    # Far from zero, of many features on one graph and of many graphs.
+    dense = torch.rand(4, 4, dtype=torch.double)
+    dense[:2, 2:] = dense[2:, :2] = 0  # two graphs
+    if symmetric:
+        dense = dense + dense.t()
+    edge_index = dense.nonzero().t().flip(0)
+    weight = dense[edge_index[1], edge_index[0]]
+    batch = torch.tensor([0, 0, 1, 1]) if many else None
+    conv = way(AGCNConv, 1, 1, beta=0.1).double()
+    for shape, shift in itertools.product([(4, 1), (2, 4, 1)], [0.0, 100.0]):
+        x = torch.randn(shape, dtype=torch.double) + shift
+        x.requires_grad_()
+
+        def run(x):
+            return conv(x, edge_index, weight, batch)
+
+        assert torch.autograd.gradcheck(run, x, atol=1e-4)
+        assert torch.autograd.gradgradcheck(run, x, atol=1e-4)
+        check_both_gradients(run(x), x)
+
+
+@pytest.mark.parametrize('mode', [MODES[0], MODES[3]])
+def test_gradients_of_short_numbers(mode, way):
+    edge_index = torch.tensor([[0, 1, 1, 2, 2], [1, 0, 2, 1, 0]])
+    conv, grads = way(AGCNConv, 4, 3, **mode), []
+    values = torch.randn(3, 4)
+    for dtype in [torch.float, torch.bfloat16]:
+        x = values.detach().to(dtype).requires_grad_()
+        conv.to(dtype)(x, edge_index).square().sum().backward()
+        grads.append(x.grad.float())
+    scale = float(grads[0].abs().max())
+    assert torch.allclose(*grads, rtol=0, atol=0.05 * scale)
 
 
 def test_learnt_beta_always_has_a_gradient():
@@ -487,11 +575,28 @@ def test_learnt_beta_always_has_a_gradient():
     conv(torch.randn(1000, 64), edge_index).sum().backward()
     assert conv.raw_beta.grad == 0  # saturated
     conv.beta = 1e-13
-    assert float(conv.beta) == pytest.approx(1e-13)
+    assert conv.beta.item() == pytest.approx(1e-13)
     conv(torch.randn(1000, 64), edge_index).sum().backward()
     assert conv.raw_beta.grad != 0
     with pytest.raises(ValueError, match='beta=-1'):
         conv.beta = -1.0
+
+
+@pytest.mark.parametrize('beta', [1e-6, 0.3, 1.0, 50.0, 500.0])
+def test_a_learnt_beta_begins_where_it_is_told_to(beta):
+    conv = AGCNConv(2, 2, beta=beta, learn_beta=True)
+    assert conv.beta.item() == pytest.approx(beta, rel=1e-5)
+    conv.beta = 2 * beta
+    assert conv.beta.item() == pytest.approx(2 * beta, rel=1e-5)
+
+
+def test_a_refused_beta_is_not_kept():
+    conv = AGCNConv(2, 2, beta=3.0)
+    with pytest.raises(ValueError, match='beta=-5'):
+        conv.beta = -5
+    assert conv.beta == 3.0
+    conv.beta = 5
+    assert conv.beta == 5.0
 
 
 # Recomputing #################################################################
@@ -587,6 +692,28 @@ def test_recomputing_takes_the_memory_of_a_root(mode, memory):
     assert peak(64, False) >= 2 * 64
     assert peak(64, True) <= 5 * 8
     assert peak(64, True) <= 2.1 * peak(16, True)
+
+
+@pytest.mark.parametrize('kwargs', [
+    {}, dict(recompute=True), dict(recompute=True, momentum=0.5),
+    dict(recompute=True, explain=True), dict(recompute=True, grad=False)])
+def test_what_is_taken_twice(kwargs):
+    kwargs = dict(kwargs)
+    explain, grad = kwargs.pop('explain', False), kwargs.pop('grad', True)
+    conv = AGCNConv(2, 2, num_hops=5, residual=True, beta=0.01, **kwargs)
+    if explain:
+        set_masks(conv, torch.ones(4), PATH, apply_sigmoid=False)
+    steps = []
+    conv.register_propagate_forward_pre_hook(
+        lambda *args: steps.append(torch.is_grad_enabled()))
+    x = torch.randn(3, 2, requires_grad=True)
+    with torch.set_grad_enabled(grad):
+        out = conv(x, PATH)
+    assert len(steps) == 5
+    if grad:
+        out.sum().backward()
+    again = kwargs == dict(recompute=True) and not explain and grad
+    assert len(steps) == (10 if again else 5)
 
 
 # What PyG and torch do with a layer ##########################################
@@ -704,6 +831,63 @@ def test_the_edge_mask_reaches_the_energy(energy, dense):
     assert (mask.grad != 0).all()
 
 
+@pytest.mark.parametrize('energy', ['total', 'relative'])
+def test_explained_whatever_saves_time_or_memory(energy):
+    # The cache and recomputing change no explanation.
+    settings = dict(beta=0.1, energy=energy, residual=True, num_hops=4,
+                    alpha=0.1)
+    x, masks = torch.randn(4, 5), []
+    for more in [{}, dict(cached=True), dict(recompute=True)]:
+        torch.manual_seed(0)
+        conv = AGCNConv(5, 3, **settings, **more)
+        expected = conv(x, TRIANGLE)
+        explainer = Explainer(
+            conv, GNNExplainer(epochs=20, lr=0.1), explanation_type='model',
+            edge_mask_type='object', node_mask_type='attributes',
+            model_config=dict(mode='multiclass_classification',
+                              task_level='node', return_type='raw'))
+        torch.manual_seed(1)
+        masks.append(explainer(x, TRIANGLE, index=0).edge_mask)
+        assert torch.equal(conv(x, TRIANGLE), expected)
+    assert masks[0].std() > 0.01
+    for mask in masks[1:]:
+        assert torch.allclose(mask, masks[0], atol=1e-4)
+
+
+def test_the_gate_without_a_mask():
+    # A layer that is being explained, by other means than an edge mask.
+    x, conv = torch.randn(4, 5), AGCNConv(5, 3, beta=0.01)
+    expected = conv.gate(x, TRIANGLE)
+    conv.explain = True
+    assert torch.equal(conv.gate(x, TRIANGLE), expected)
+    # What is left of a mask does not count when nothing is explained:
+    conv.explain, conv._edge_mask = False, torch.zeros(8)
+    conv._apply_sigmoid = False
+    assert torch.equal(conv.gate(x, TRIANGLE), expected)
+
+
+@pytest.mark.parametrize('mode', [
+    dict(beta=0.05), dict(beta=2.0, energy='relative', residual=True)])
+@pytest.mark.parametrize('cached', [False, True])
+def test_masks_on_weighted_edges(mode, cached):
+    x, weight = torch.randn(3, 2), torch.tensor([2., 2., 0.5, 0.5])
+    mask = torch.tensor([0.3, 0.3, 0.8, 0.8])
+    conv = AGCNConv(2, 3, cached=cached, normalize=False, **mode)
+    expected = conv.gate(x, PATH, mask * weight)
+    conv.gate(x, PATH, weight)  # is kept
+    set_masks(conv, mask, PATH, apply_sigmoid=False)
+    assert torch.allclose(conv.gate(x, PATH, weight), expected, atol=1e-6)
+    clear_masks(conv)
+    # Of a sample, some edges of which do not count:
+    sample = dict(degree=torch.tensor([3., 4., 5.]),
+                  node_weight=torch.tensor([0., 2., 1.]))
+    expected = conv.gate(x, PATH, weight, **sample)
+    set_masks(conv, torch.ones(4), PATH, apply_sigmoid=False)
+    assert torch.allclose(conv.gate(x, PATH, weight, **sample), expected,
+                          atol=1e-6)
+    clear_masks(conv)
+
+
 @pytest.mark.parametrize('mode', [
     MODES[0], MODES[3], dict(MODES[0], learn_beta=True),
     dict(MODES[3], learn_beta=True), dict(MODES[1], normalize=False),
@@ -778,6 +962,15 @@ def test_low_precision(mode, dtype, way):
     assert torch.allclose(out.float(), expected, atol=0.1)
 
 
+def test_types_under_autocast():
+    conv, x = AGCNConv(2, 3), torch.randn(3, 2).bfloat16()
+    with pytest.raises(ValueError, match=r'x.to\(torch.float32\)'):
+        conv(x, PATH)
+    with torch.autocast('cpu', torch.bfloat16):
+        out = conv(x, PATH)
+    assert torch.allclose(out.float(), conv(x.float(), PATH), atol=0.05)
+
+
 @withCUDA
 @pytest.mark.parametrize('mode', MODES + DEEP)
 def test_on_each_device(device, mode, way):
@@ -843,7 +1036,6 @@ def test_huge_features_of_a_real_graph(tmp_path, mode, way):
     (dict(alpha=math.nan), 'alpha=nan'),
     (dict(num_hops=0), 'num_hops=0'),
     (dict(num_hops=1.5), 'num_hops=1.5'),
-    (dict(beta=None), 'beta=None'),
     (dict(alpha='a'), "alpha='a'"),
     (dict(beta=True), 'beta=True'),
     (dict(beta='1'), "beta='1'"),
