@@ -918,6 +918,18 @@ def test_compile_without_graph_break(mode, dynamic):
             assert torch.allclose(grad, expected_grad, atol=1e-4)
 
 
+@pytest.mark.parametrize('mode', [MODES[0], MODES[3]])
+def test_compile_of_nothing(mode):
+    torch._dynamo.reset()
+    conv = AGCNConv(2, 0, **mode)
+    compiled = torch.compile(conv, fullgraph=True, backend='aot_eager')
+    assert compiled(torch.randn(3, 2), PATH).shape == (3, 0)
+    conv = AGCNConv(2, 4, **mode)
+    compiled = torch.compile(conv, fullgraph=True, backend='aot_eager')
+    x = torch.randn(3, 2)
+    assert torch.allclose(compiled(x, PATH[:, :0]), conv(x, PATH[:, :0]))
+
+
 def test_compile_with_inductor():
     torch._dynamo.reset()
     conv = AGCNConv(4, 3, **MODES[3])
