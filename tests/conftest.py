@@ -102,7 +102,7 @@ def way(request):
     and the path of a device. ``way(AGCNConv, 4, 3, beta=2.0)`` makes
     ``AGCNConv(4, 3, beta=2.0)``.
     """
-    def make(layer, *args, **kwargs):
+    def make(layer, /, *args, **kwargs):
         if request.param == 'cached':
             kwargs['cached'] = True
         conv = layer(*args, **kwargs)
