@@ -18,7 +18,7 @@ from torch_geometric.explain import (
 )
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.nn import GCNConv, Sequential, summary
-from torch_geometric.testing import withCUDA, withPackage
+from torch_geometric.testing import withPackage
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import to_torch_csc_tensor, to_undirected
 
@@ -981,24 +981,6 @@ def test_types_under_autocast():
     with torch.autocast('cpu', torch.bfloat16):
         out = conv(x, PATH)
     assert torch.allclose(out.float(), conv(x.float(), PATH), atol=0.05)
-
-
-@withCUDA
-@pytest.mark.parametrize('mode', MODES + DEEP)
-def test_on_each_device(device, mode, way):
-    x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
-    conv = way(AGCNConv, 4, 3, **mode)
-    expected = conv(x, edge_index, weight)
-    conv = conv.to(device)
-    args = x.to(device), edge_index.to(device), weight.to(device)
-    assert torch.allclose(conv(*args).cpu(), expected, atol=1e-5)
-    if device.type == 'cuda':
-        torch.cuda.set_sync_debug_mode('error')
-        try:  # Nothing waits for the device, cached or not.
-            conv(*args, batch=torch.zeros(12, dtype=torch.long,
-                                          device=device)).sum().backward()
-        finally:
-            torch.cuda.set_sync_debug_mode('default')
 
 
 # Strange and bad input #######################################################
