@@ -2,6 +2,7 @@ import itertools
 import math
 from contextlib import nullcontext
 
+import numpy
 import pytest
 import torch
 import torch_geometric.transforms as T
@@ -290,6 +291,21 @@ def test_many_numbers_of_a_batch(measure, anywhere):
     assert torch.allclose(measure(x[0], many, batch=batch), out[0], rtol=1e-4)
 
 
+@pytest.mark.parametrize('measure', MEASURES)
+def test_measures_do_not_depend_on_batch_mates(measure, anywhere):
+    # Smooth ones, rough ones, huge ones: the last digit stays.
+    edge_index = random_graph()
+    both = torch.cat([edge_index, edge_index + 20], dim=1)
+    batch = torch.arange(40) // 20
+    x, noise = torch.randn(2, 20, 4)
+    found = [measure(torch.cat([x, mate]), both, batch=batch)[0]
+             for mate in [noise, 1 + 1e-3 * noise, torch.ones(20, 4),
+                          1e-20 * noise, 1e4 * noise]]
+    for value in found[1:]:
+        assert torch.equal(value, found[0])
+    assert torch.allclose(measure(x, edge_index), found[0], rtol=1e-6)
+
+
 # Numerics ####################################################################
 
 # On 80,000 edges: few numbers, and more than are gathered edge by edge.
@@ -562,6 +578,8 @@ def test_the_gate_of_the_paper_is_open_on_its_data(tmp_path, name, energy):
     (dict(edge_index=torch.zeros(3, 2, dtype=torch.long)), 'shape'),
     (dict(edge_index='graph'), 'str'),
     (dict(edge_weight=torch.rand(3)), '4 edges'),
+    (dict(edge_weight=[1.0] * 4), 'list'),
+    (dict(edge_weight=numpy.ones(4)), 'ndarray'),
     (dict(edge_weight=torch.tensor([1., -1., 1., 1.])), '-1'),
     (dict(edge_weight=torch.tensor([1., math.nan, 1., 1.])), 'nan'),
     (dict(edge_weight=torch.tensor([1., math.inf, 1., 1.])), 'inf'),

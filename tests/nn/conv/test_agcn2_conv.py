@@ -52,6 +52,31 @@ def test_a_closed_gate_keeps_features():
     assert torch.allclose(out, torch.lerp(x, conv.lin(x), strength))
 
 
+@pytest.mark.parametrize('energy', ['total', 'relative'])
+@pytest.mark.parametrize('residual', [False, True])
+def test_gates_are_those_that_forward_applies(dense, way, energy, residual):
+    # The restart of each hop is from the initial features.
+    conv = way(AGCN2Conv, 4, alpha=0.5, beta=1.0 if energy == 'relative' else
+               0.01, num_hops=3, energy=energy, residual=residual)
+    x, x_0 = torch.randn(2, 6, 4)
+    ref, h, expected = dense(6, EDGES), x.double(), []
+    for _ in range(3):
+        s = getattr(ref, energy)(h)
+        g = 1 - torch.exp(-conv.beta * s**2)
+        h = h + g * (ref.P @ h - h) if residual else g * ref.P @ h
+        h = 0.5 * h + 0.5 * x_0
+        expected.append(float(g))
+    assert conv.gate(x, x_0, EDGES).tolist() == pytest.approx(expected,
+                                                              rel=1e-4)
+    assert torch.allclose(conv(x, x_0, EDGES), conv.lin(h.float()), atol=1e-5)
+    # Both depend on them, and on nothing else:
+    batch = torch.zeros(6, dtype=torch.long)
+    assert conv.gate(x, x_0, EDGES, batch=batch)[:, 0].tolist() == (
+        pytest.approx(expected, rel=1e-4))
+    assert not torch.allclose(conv.gate(x, x, EDGES),
+                              conv.gate(x, x_0, EDGES))
+
+
 def test_graphs_of_a_batch_have_their_own_gates():
     conv = AGCN2Conv(8, alpha=0.1, theta=0.5, layer=1, beta=0.5)
     x, x_0 = torch.randn(2, 12, 8)
@@ -73,7 +98,8 @@ def test_gradients(way):
 
 
 def test_bad_arguments():
-    for theta, layer in [(0.5, None), (0.5, 0), (-1.0, 1)]:
+    for theta, layer in [(0.5, None), (0.5, 0), (-1.0, 1), (math.nan, 1),
+                         (math.inf, 1)]:
         with pytest.raises(ValueError, match='the number of the layer'):
             AGCN2Conv(4, alpha=0.1, theta=theta, layer=layer)
     with pytest.raises(ValueError, match='running estimate of deep'):
@@ -81,6 +107,11 @@ def test_bad_arguments():
     conv = AGCN2Conv(4, alpha=0.1)
     with pytest.raises(ValueError, match='same nodes and channels'):
         conv(torch.randn(6, 4), torch.randn(5, 4), EDGES)
+    x = torch.randn(6, 4)
+    for x_0 in [x.to(torch.complex64), x.long(), x.double(), x.tolist(),
+                None]:
+        with pytest.raises(ValueError, match=r"AGCN2Conv.*'x_0'"):
+            conv(x, x_0, EDGES)
     assert str(AGCN2Conv(4, alpha=0.1, theta=0.5, layer=1)).startswith(
         'AGCN2Conv(4, alpha=0.1, ')
 

@@ -1,10 +1,12 @@
 import copy
+import inspect
 import itertools
 import math
 import pickle
 import subprocess
 import sys
 
+import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +23,7 @@ from torch_geometric.nn import GCNConv, Sequential, summary
 from torch_geometric.testing import withPackage
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import to_torch_csc_tensor, to_undirected
+from torch_geometric.utils.influence import total_influence
 
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
@@ -166,6 +169,70 @@ def test_improved_weighs_loops_twice_in_every_form():
     assert torch.allclose(conv(x, adj), out, atol=1e-6)
 
 
+# The interface ###############################################################
+
+
+def test_arguments_in_the_order_of_gcn_conv():
+    ours, theirs = (inspect.signature(layer).parameters.values()
+                    for layer in (AGCNConv, GCNConv))
+    assert [(p.name, p.default) for p in ours
+            if p.kind == p.POSITIONAL_OR_KEYWORD] == [
+        (p.name, p.default) for p in theirs
+        if p.kind == p.POSITIONAL_OR_KEYWORD]
+    assert {p.name for p in ours if p.kind == p.KEYWORD_ONLY} == {
+        'energy', 'beta', 'residual', 'num_hops', 'alpha', 'learn_beta',
+        'recompute', 'momentum'}
+    conv, gcn = (layer(4, 3, True, True, False, True, False)
+                 for layer in (AGCNConv, GCNConv))
+    for name in ['in_channels', 'out_channels', 'improved', 'cached',
+                 'add_self_loops', 'normalize']:
+        assert getattr(conv, name) == getattr(gcn, name)
+    assert conv.bias is None
+
+
+def test_defaults_are_those_of_the_energy():
+    for kwargs in [{}, dict(beta=None, residual=None)]:
+        paper = AGCNConv(4, 3, **kwargs)
+        assert (paper.energy, paper.beta, paper.residual) == (
+            'total', 1.0, False)
+        ours = AGCNConv(4, 3, energy='relative', **kwargs)
+        assert (ours.beta, ours.residual) == (500.0, True)
+    assert AGCNConv(4, 3, energy='relative', beta=1.0).beta == 1.0
+    assert AGCNConv(4, 3, energy='relative', residual=False).residual is False
+    assert AGCNConv(4, 3, residual=True).residual is True
+    learnt = AGCNConv(4, 3, energy='relative', learn_beta=True)
+    assert learnt.beta.item() == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize('kwargs, text', [
+    (dict(), 'AGCNConv(16, 32)'),
+    (dict(energy='relative'), "AGCNConv(16, 32, energy='relative')"),
+    (dict(beta=2.0, num_hops=3), 'AGCNConv(16, 32, beta=2.0, num_hops=3)'),
+    (dict(energy='total', beta=1.0, residual=False), 'AGCNConv(16, 32)'),
+    (dict(energy='relative', beta=500.0, residual=True),
+     "AGCNConv(16, 32, energy='relative')"),
+    (dict(energy='relative', residual=False),
+     "AGCNConv(16, 32, energy='relative', residual=False)"),
+    (dict(improved=True, bias=False), 'AGCNConv(16, 32, improved=True, '
+     'bias=False)'),
+    (dict(cached=True, alpha=0.1), 'AGCNConv(16, 32, cached=True, '
+     'alpha=0.1)'),
+    (dict(add_self_loops=False), 'AGCNConv(16, 32, add_self_loops=False)'),
+    (dict(normalize=False), 'AGCNConv(16, 32, normalize=False)'),
+    (dict(recompute=True), 'AGCNConv(16, 32, recompute=True)'),
+    (dict(momentum=0.1), 'AGCNConv(16, 32, momentum=0.1)'),
+])
+def test_repr_shows_what_is_not_a_default(kwargs, text):
+    assert str(AGCNConv(16, 32, **kwargs)) == text
+    assert str(eval(text)) == text
+
+
+def test_repr_of_what_is_learnt_or_a_pair():
+    text = str(AGCNConv(16, 32, beta=2.0, learn_beta=True))
+    assert 'learn_beta=True' in text and 'grad' not in text
+    assert str(AGCNConv((4, 5), 3)) == 'AGCNConv((4, 5), 3)'
+
+
 # Values ######################################################################
 
 
@@ -296,6 +363,7 @@ def test_static_graphs(mode, way):
         assert torch.allclose(out[i], conv(x[i], edge_index), atol=1e-5)
         assert torch.allclose(conv.gate(x, edge_index)[..., i],
                               conv.gate(x[i], edge_index), atol=1e-5)
+    assert out.view(-1).size() == (3 * 12 * 8, )  # as in GCNConv
     assert conv(x[:, :0], edge_index[:, :0]).size() == (3, 0, 8)
     assert conv(x[:0], edge_index).size() == (0, 12, 8)
 
@@ -319,6 +387,26 @@ def test_batch_equals_one_by_one(mode, way):
     assert torch.allclose(gates, torch.stack([
         conv.gate(g.x, g.edge_index, g.edge_weight) for g in graphs], -1),
         atol=1e-6)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_gates_do_not_depend_on_batch_mates(mode, way):
+    # Smooth ones, rough ones, huge ones: no formula is chosen by them, so
+    # that the last digit stays.
+    edge_index, _ = random_graph()
+    both = torch.cat([edge_index, edge_index + 12], dim=1)
+    batch = torch.arange(24) // 12
+    x, noise = torch.randn(2, 12, 4)
+    conv = way(AGCNConv, 4, 3, **mode)
+    mates = [noise, 1 + 1e-3 * noise, torch.ones(12, 4), 1e-20 * noise,
+             1e4 * noise]
+    gates = [conv.gate(torch.cat([x, mate]), both, batch=batch)[..., 0]
+             for mate in mates]
+    if conv.energy == 'relative':
+        assert all(torch.equal(gate, gates[0]) for gate in gates)
+    gates.append(conv.gate(x, edge_index))
+    assert all(torch.allclose(gate, gates[0], rtol=0, atol=1e-6)
+               for gate in gates)
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
@@ -456,7 +544,7 @@ def test_all_ways_have_the_same_gradient(mode, way):
 
 
 @pytest.mark.parametrize('cached', [False, True])
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('mode', MODES + DEEP)
 def test_transforms_of_functions(mode, cached):
     # What torch.func and forward-mode differentiation see is no tensor to
     # look into, nor do they know of our own products.
@@ -470,13 +558,31 @@ def test_transforms_of_functions(mode, cached):
     expected = torch.autograd.functional.jacobian(run, x)
     assert torch.allclose(torch.func.jacrev(run)(x), expected)
     assert torch.allclose(torch.func.jacfwd(run)(x), expected)
+    assert torch.allclose(torch.autograd.functional.jacobian(
+        run, x, vectorize=True), expected)
     many = torch.stack([x, -2 * x + 1])
     assert torch.allclose(torch.func.vmap(run)(many),
                           torch.stack([run(v) for v in many]))
+    tangent = torch.randn_like(x)
+    out, slope = torch.func.jvp(run, (x, ), (tangent, ))
+    assert torch.allclose(out, run(x))
+    assert torch.allclose(slope, (expected * tangent).sum((2, 3)))
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
         slope = torch.autograd.forward_ad.unpack_dual(run(dual)).tangent
-    assert torch.allclose(slope, expected.sum((2, 3)))
+    assert torch.allclose(slope, (expected * tangent).sum((2, 3)))
+
+
+@pytest.mark.parametrize('mode', [MODES[0], DEEP[3]])
+def test_influence(mode):
+    ring = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
+    data = Data(x=torch.randn(6, 4), edge_index=to_undirected(ring))
+    conv = AGCNConv(4, 3, **mode)
+    (one, range_one), (other, range_other) = (
+        total_influence(conv, data, max_hops=2, vectorize=vectorize)
+        for vectorize in [True, False])
+    assert torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert range_one == pytest.approx(range_other, rel=1e-4)
 
 
 @pytest.mark.parametrize('graph', ['star', 'complete', 'random'])
@@ -957,6 +1063,42 @@ def test_export(mode, cached):
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
+def test_traced_layers_take_any_graph(mode):
+    # Nothing of the graph that is traced stays: neither its size, nor that it
+    # has no loops, nor that a few of its edges prove a gate of one.
+    conv = AGCNConv(4, 3, **mode)
+    edge_index = random_graph(20, 400)[0]
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    x, weight = 100 * torch.randn(20, 4), torch.rand(edge_index.size(1))
+    other = torch.randn(30, 4), *random_graph(30, 50, weighted=True)
+    for first in [(x, edge_index), (x, edge_index, weight)]:
+        traced = torch.jit.trace(conv, first)
+        for args in [first, other[:len(first)]]:
+            expected = conv(*args)
+            size = float(expected.detach().abs().max())
+            assert torch.allclose(traced(*args), expected, rtol=1e-4,
+                                  atol=1e-5 * size)
+
+
+def test_graphs_for_tensorboard(tmp_path):
+    pytest.importorskip('tensorboard')
+    from torch.utils.tensorboard import SummaryWriter
+    net = Sequential('x, edge_index', [
+        (AGCNConv(4, 4), 'x, edge_index -> x'), torch.nn.ReLU(),
+        (AGCNConv(4, 3, energy='relative'), 'x, edge_index -> x')])
+    with SummaryWriter(tmp_path) as writer:
+        writer.add_graph(net, (torch.randn(3, 4), PATH))
+    assert list(tmp_path.iterdir())
+
+
+def test_scripts_are_refused_with_a_remedy():
+    with pytest.raises(ValueError, match='AGCNConv') as error:
+        torch.jit.script(AGCNConv(4, 3))
+    assert 'torch.compile' in str(error.value) or (
+        'torch.export' in str(error.value))
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
 def test_low_precision(mode, dtype, way):
     x, (edge_index, weight) = torch.randn(12, 4), random_graph(weighted=True)
@@ -1057,6 +1199,8 @@ def test_bad_arguments(kwargs, message):
     (dict(edge_weight=-torch.ones(6)), '-1'),
     (dict(edge_weight=torch.full((6, ), math.nan)), 'nan'),
     (dict(edge_weight=torch.ones(5)), '6 edges'),
+    (dict(edge_weight=[1.0] * 6), 'list'),
+    (dict(edge_weight=numpy.ones(6)), 'ndarray'),
     (dict(batch=torch.zeros(3, dtype=torch.long)), '4 nodes'),
     (dict(batch=torch.arange(4)), 'where no edge leaves its graph'),
 ])
