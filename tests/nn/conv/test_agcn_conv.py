@@ -916,7 +916,7 @@ def test_the_edge_mask_reaches_the_energy(energy, dense):
     edge_index = edge_index[:, edge_index[0] != edge_index[1]]
     x = torch.randn(12, 4)
     conv = AGCNConv(4, 3, beta=1e-3 if energy == 'total' else 1.0,
-                    energy=energy)
+                    energy=energy, residual=False)
     mask = torch.rand(edge_index.size(1), requires_grad=True)
     conv.explain = True
     conv._edge_mask, conv._apply_sigmoid = mask, False
