@@ -41,7 +41,7 @@ from torch_agcn.functional import (
 )
 
 PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-OURS = dict(energy='relative', residual=True)
+OURS = dict(energy='relative', beta=1.0, residual=True)
 
 
 class Same(MessagePassing):
@@ -413,23 +413,23 @@ def test_a_graph_or_features_that_change():
         step()
 
 
-def test_features_that_stay_are_measured_once(monkeypatch):
-    from torch_agcn import diagnostics
+def test_features_that_stay_are_measured_once(calls):
     x, edge_index = graph()
-    widths = []
-    original = diagnostics._smoothness
-    monkeypatch.setattr(
-        diagnostics, '_smoothness',
-        lambda x, *args: widths.append(x.size(1)) or original(x, *args))
-    model = GCN(8, 16, 1)
+    model = GCN(8, 16, 1).eval()
     recorder = SmoothnessRecorder(model, every=2)
-    for _ in range(4):
-        model.train()(F.dropout(x), edge_index)
-        model.eval()(x, edge_index)
+
+    def work(x):
+        count = calls.count(model, x, edge_index).total()
         recorder.step()
-    # Dropout, then the whole of the features; nothing where nothing is due:
-    assert widths == [8, 16, 8, 16, 8, 16, 16]
-    assert len(recorder.records) == 8
+        return count
+
+    first, not_due, again = work(x), work(x), work(x)
+    assert not_due < again < first
+    work(x)  # not due
+    assert work(F.dropout(x)) > again  # Other features are measured.
+    assert len(recorder.records) == 6
+    assert measures(recorder.records[0]) == measures(recorder.records[2])
+    assert measures(recorder.records[0]) != measures(recorder.records[4])
 
 
 # Nothing else changes ########################################################

@@ -1,5 +1,8 @@
+import itertools
 import math
+from contextlib import nullcontext
 
+import numpy
 import pytest
 import torch
 import torch_geometric.transforms as T
@@ -7,18 +10,16 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
-from torch_agcn import AGCNConv, functional
-from torch_agcn._sparse import Edges
+from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
 from torch_agcn.functional import (
-    _squared_differences,
     anisotropic_gate,
     dirichlet_energy,
-    is_saturated,
     mean_average_distance,
     relative_energy,
 )
 
+NO_EDGES = torch.empty(2, 0, dtype=torch.long)
 PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
 MEASURES = [dirichlet_energy, relative_energy, mean_average_distance]
 
@@ -32,11 +33,11 @@ def random_graph(num_nodes=20, num_edges=60, directed=False, loops=True):
     return edge_index
 
 
-@pytest.fixture(params=['edges', 'matrix'])
-def both_ways(request, monkeypatch):
-    # Either every product goes through a list of edges, or none does.
-    monkeypatch.setattr(functional, 'MANY_NUMBERS',
-                        0 if request.param == 'matrix' else math.inf)
+@pytest.fixture(params=['cpu', 'device'])
+def anywhere(request, on_device):
+    # On a device, no value is looked at.
+    with on_device() if request.param == 'device' else nullcontext():
+        yield
 
 
 # Values ######################################################################
@@ -102,7 +103,7 @@ def test_gate_by_hand():
 
 @pytest.mark.parametrize('directed', [False, True])
 @pytest.mark.parametrize('weighted', [False, True])
-def test_energies_against_dense(dense, both_ways, directed, weighted):
+def test_energies_against_dense(dense, anywhere, directed, weighted):
     edge_index = random_graph(directed=directed)
     weight = torch.rand(edge_index.size(1)) if weighted else None
     if weighted and not directed:
@@ -135,7 +136,7 @@ def test_relative_energy_is_the_design_formula(dense):
 
 
 @pytest.mark.parametrize('measure', MEASURES)
-def test_static_graphs_have_a_measure_each(measure, both_ways):
+def test_static_graphs_have_a_measure_each(measure, anywhere):
     x, edge_index = torch.randn(2, 3, 20, 4), random_graph()
     out = measure(x, edge_index)
     assert out.size() == (2, 3)
@@ -146,7 +147,7 @@ def test_static_graphs_have_a_measure_each(measure, both_ways):
 
 
 @pytest.mark.parametrize('measure', MEASURES)
-def test_batch_equals_one_by_one(measure, both_ways):
+def test_batch_equals_one_by_one(measure, anywhere):
     graphs = [
         Data(x=10**i * torch.randn(n, 4) + i, edge_index=random_graph(n, m))
         for i, (n, m) in enumerate([(5, 9), (12, 40), (1, 1), (7, 3)])
@@ -159,6 +160,34 @@ def test_batch_equals_one_by_one(measure, both_ways):
     more = measure(batch.x, batch.edge_index, batch=batch.batch, batch_size=6)
     assert torch.allclose(more[:4], out)
     assert more[4:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_many_features_of_a_batch(measure, anywhere):
+    # Leading dimensions and a batch vector at once.
+    x = 10 * torch.randn(3, 6, 4)
+    edge_index = torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]])
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    out = measure(x, edge_index, batch=batch)
+    assert out.shape == (3, 2)
+    for values, expected in zip(x, out):
+        assert torch.allclose(measure(values, edge_index, batch=batch),
+                              expected)
+        for graph in range(2):
+            nodes = batch == graph
+            inside = nodes[edge_index[0]]
+            assert torch.allclose(expected[graph], measure(
+                values[nodes], edge_index[:, inside] - 3 * graph))
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_batches_of_nothing(measure):
+    x, batch = torch.empty(0, 4), torch.empty(0, dtype=torch.long)
+    assert measure(x, NO_EDGES, batch=batch).shape == (0, )
+    assert measure(x, NO_EDGES, batch=batch, batch_size=3).tolist() == [0] * 3
+    # More graphs than there are nodes of:
+    x, batch = torch.rand(2, 4), torch.tensor([0, 1])
+    assert measure(x, NO_EDGES, batch=batch, batch_size=3).tolist() == [0] * 3
 
 
 @pytest.mark.parametrize('measure', MEASURES)
@@ -182,7 +211,7 @@ def test_all_forms_of_a_graph(measure):
 
 @pytest.mark.parametrize('measure', MEASURES)
 @pytest.mark.parametrize('directed', [False, True])
-def test_gradients(measure, directed, both_ways):
+def test_gradients(measure, directed, anywhere):
     edge_index = random_graph(6, 10, directed, loops=False)
     batch = torch.tensor([0, 0, 0, 1, 1, 1])
     inside = batch[edge_index[0]] == batch[edge_index[1]]
@@ -204,28 +233,106 @@ def test_gate_gradients():
     assert torch.autograd.gradcheck(anisotropic_gate, (energy, beta))
 
 
+# Many numbers ################################################################
+
+
+def plain_measure(measure, x, edge_index):
+    r"""A measure of an undirected graph without loops, edge by edge."""
+    num_nodes, (source, target) = x.size(0), edge_index
+    if measure is mean_average_distance:
+        distance = 1 - torch.cosine_similarity(x[source], x[target], dim=-1)
+        degree = torch.bincount(target, minlength=num_nodes)
+        mean = torch.zeros(num_nodes, dtype=x.dtype).index_add(
+            0, target, distance / degree[target])
+        return mean[degree > 0].mean()
+    if measure is relative_energy:
+        degree = torch.bincount(target, minlength=num_nodes) + 1.0
+        x = x / degree.sqrt()[:, None]
+        mean = (degree[:, None] * x).sum(0) / degree.sum()
+        spread = (degree[:, None] * (x - mean).square()).sum()
+        return plain_measure(dirichlet_energy, x, edge_index) / spread
+    return (x[source] - x[target]).square().sum() / 2
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+@pytest.mark.parametrize('num_nodes, width', [
+    (3000, 100), (2**16 + 100, 20)])  # and more nodes than 16 bits count
+def test_many_numbers(measure, num_nodes, width, anywhere):
+    # More than are gathered edge by edge, or worked on at once.
+    edge_index = random_graph(num_nodes, 30_000, loops=False)
+    if num_nodes > 2**16:
+        edge_index = random_graph(num_nodes, 120_000, loops=False)
+    x = torch.randn(num_nodes, width)
+    x[: num_nodes // 3] *= 3
+    results = []
+    for values, run in [(x, measure), (x.double(), lambda *args: (
+            plain_measure(measure, *args)))]:
+        values.requires_grad_()
+        out = run(values, edge_index)
+        results.append([out, *torch.autograd.grad(out, values)])
+    for found, expected in zip(*results):
+        size = float(expected.detach().abs().max())
+        assert torch.allclose(found.double(), expected, rtol=1e-4,
+                              atol=1e-4 * size)
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_many_numbers_of_a_batch(measure, anywhere):
+    edge_index = random_graph(1000, 10_000, loops=False)
+    x = torch.randn(2, 3000, 100) * torch.tensor([1., 5.])[:, None, None]
+    many = torch.cat([edge_index, edge_index + 1000, edge_index + 2000], dim=1)
+    batch = torch.arange(3000) // 1000
+    out = measure(x, many, batch=batch)
+    assert out.shape == (2, 3)
+    for i, j in itertools.product(range(2), range(3)):
+        part = x[i, 1000 * j:1000 * (j + 1)].double()
+        assert float(out[i, j]) == pytest.approx(
+            float(plain_measure(measure, part, edge_index)), rel=1e-4)
+    assert torch.allclose(measure(x[0], many, batch=batch), out[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize('measure', MEASURES)
+def test_measures_do_not_depend_on_batch_mates(measure, anywhere):
+    # Smooth ones, rough ones, huge ones: the last digit stays.
+    edge_index = random_graph()
+    both = torch.cat([edge_index, edge_index + 20], dim=1)
+    batch = torch.arange(40) // 20
+    x, noise = torch.randn(2, 20, 4)
+    found = [measure(torch.cat([x, mate]), both, batch=batch)[0]
+             for mate in [noise, 1 + 1e-3 * noise, torch.ones(20, 4),
+                          1e-20 * noise, 1e4 * noise]]
+    for value in found[1:]:
+        assert torch.equal(value, found[0])
+    assert torch.allclose(measure(x, edge_index), found[0], rtol=1e-6)
+
+
 # Numerics ####################################################################
+
+# On 80,000 edges: few numbers, and more than are gathered edge by edge.
+WIDTHS = [16, 64]
 
 
 @pytest.mark.parametrize('constant', [1.0, 50.0])
-def test_nearly_constant_features(both_ways, constant):
+@pytest.mark.parametrize('width', WIDTHS)
+def test_nearly_constant_features(anywhere, constant, width):
     num_nodes = 10_000
     edge_index = random_graph(num_nodes, 40_000)
-    x = constant + 1e-3 * torch.randn(num_nodes, 16)
+    x = constant + 1e-3 * torch.randn(num_nodes, width)
     for measure in [dirichlet_energy, relative_energy]:
         exact = measure(x.double(), edge_index)
         assert torch.allclose(measure(x, edge_index).double(), exact,
                               rtol=1e-3 if constant == 1 else 5e-3)
 
 
-def test_features_along_the_kept_direction(both_ways):
+@pytest.mark.parametrize('width', WIDTHS)
+def test_features_along_the_kept_direction(anywhere, width):
     # The shift that the relative energy does not see, and some noise:
     num_nodes = 10_000
     edge_index = random_graph(num_nodes, 40_000)
     degree = torch.bincount(edge_index[0], minlength=num_nodes) + 1.0
     degree -= torch.bincount(edge_index[0][edge_index[0] == edge_index[1]],
                              minlength=num_nodes)
-    x = degree.sqrt().view(-1, 1) + 1e-3 * torch.randn(num_nodes, 16)
+    x = degree.sqrt().view(-1, 1) + 1e-3 * torch.randn(num_nodes, width)
     exact = relative_energy(x.double(), edge_index)
     assert torch.allclose(relative_energy(x, edge_index).double(), exact,
                           rtol=1e-3)
@@ -236,7 +343,7 @@ def star(num_nodes):
     return to_undirected(torch.stack([leaves, torch.zeros_like(leaves)]))
 
 
-def test_what_is_smooth_has_no_relative_energy(both_ways):
+def test_what_is_smooth_has_no_relative_energy(anywhere):
     # All along the kept direction, what else there is being rounding:
     edge_index = star(10_000)
     degree = torch.bincount(edge_index[0]) + 1.0
@@ -248,12 +355,13 @@ def test_what_is_smooth_has_no_relative_energy(both_ways):
     assert relative_energy(torch.full((20, 4), 0.7), ring) == 0
 
 
-def test_components_that_are_smooth_apart(both_ways):
+@pytest.mark.parametrize('width', WIDTHS)
+def test_components_that_are_smooth_apart(width):
     half = 5000
     edge_index = random_graph(half, 20_000)
     edge_index = torch.cat([edge_index, edge_index + half], dim=1)
     for constant in [50.0, 1000.0]:
-        x = 1e-3 * torch.randn(2 * half, 16)
+        x = 1e-3 * torch.randn(2 * half, width)
         x[:half] += constant
         x[half:] -= constant
         exact = dirichlet_energy(x.double(), edge_index)
@@ -262,7 +370,7 @@ def test_components_that_are_smooth_apart(both_ways):
 
 
 @pytest.mark.parametrize('measure', [relative_energy, mean_average_distance])
-def test_scale_does_not_matter(measure, both_ways):
+def test_scale_does_not_matter(measure, anywhere):
     x, edge_index = torch.randn(20, 4), random_graph()
     expected = measure(x, edge_index)
     for scale in [1e-30, 1e-21, 1e-13, 1e20, 1e30]:
@@ -271,6 +379,57 @@ def test_scale_does_not_matter(measure, both_ways):
         assert torch.allclose(energy, expected, rtol=1e-4)
         energy.backward()
         assert torch.isfinite(scaled.grad).all()
+
+
+@pytest.mark.parametrize('scale', [1.0, 1e-25, 1e25])
+def test_scales_of_many_features_on_a_batch(scale, anywhere):
+    edge_index = torch.cat([PATH, PATH + 3], dim=1)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    x = scale * torch.randn(2, 6, 4) * torch.tensor([1., 1e4]).view(2, 1, 1)
+    for graphs in [batch, None]:
+        expected = torch.stack([
+            relative_energy(v / scale, edge_index, None, graphs) for v in x])
+        assert torch.allclose(relative_energy(x, edge_index, None, graphs),
+                              expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize('scale', [1e-25, 1e-12, 1.0, 1e25])
+@pytest.mark.parametrize('batch', [None, torch.zeros(3, dtype=torch.long)])
+def test_scales_of_features_with_a_row_of_zeros(scale, batch, anywhere):
+    x = scale * torch.tensor([[1.], [-1.], [0.]])
+    expected = relative_energy(x / scale, PATH)
+    assert float(relative_energy(x, PATH, None, batch)) == pytest.approx(
+        float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize('scale', [1.0, 1e20])
+def test_relative_energies_are_never_more_than_two(scale, anywhere):
+    # Where neighbors are opposites it is two, and rounding is cut off.
+    seen = set()
+    for _ in range(50):
+        edge_index = torch.stack([torch.randint(5, (30, )),
+                                  torch.randint(5, 10, (30, ))])
+        edge_index, weight = to_undirected(edge_index, torch.rand(30))
+        x = torch.zeros(10, 1).index_add_(0, edge_index[0],
+                                          weight.view(-1, 1)).sqrt()
+        x[5:] *= -1
+        energy = relative_energy(scale * x, edge_index, weight,
+                                 add_self_loops=False)
+        assert 1.999 < energy <= 2
+        seen.add(float(energy) == 2)
+    assert True in seen
+
+
+def test_rounding_is_measured_by_all_features(anywhere):
+    ring = torch.arange(20)
+    ring = to_undirected(torch.stack([ring, (ring + 1) % 20]))
+    x = torch.randn(20, 2048)
+    assert relative_energy(1 + 1e-5 * x, ring) == 0
+    assert 0.6 < relative_energy(1 + 1e-4 * x, ring) < 0.8
+    # However little the edges weigh:
+    weight = torch.full((ring.size(1), ), 1e-6)
+    assert relative_energy(1 + 1e-5 * x, ring, weight,
+                           add_self_loops=False) == 0
 
 
 def test_distance_of_smooth_graphs_in_a_batch():
@@ -291,7 +450,7 @@ def test_nan_is_not_smooth(measure):
     assert torch.isnan(measure(x, random_graph()))
 
 
-def test_twice_differentiable(both_ways):
+def test_twice_differentiable(anywhere):
     edge_index = random_graph(6, 10, loops=False)
     for directed in [edge_index, edge_index[:, :-2]]:
         x = torch.randn(6, 3, dtype=torch.double, requires_grad=True)
@@ -336,7 +495,7 @@ CASES = {
 @pytest.mark.parametrize('measure', MEASURES)
 @pytest.mark.parametrize('dtype', [torch.float, torch.half, torch.bfloat16])
 @pytest.mark.parametrize('beta', [0.0, 1.0, 1e6])
-def test_never_nan(case, measure, dtype, beta, both_ways):
+def test_never_nan(case, measure, dtype, beta, anywhere):
     x, edge_index = CASES[case]
     x = x.to(dtype).nan_to_num(posinf=6e4).requires_grad_()
     energy = measure(x, edge_index)
@@ -368,6 +527,29 @@ def test_gate_beyond_all_bounds():
         assert energy.grad.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize('beta', [0.0, 1e-40, 1e-30, 1e-4, 1.0, 1e4, 1e30])
+def test_a_beta_in_a_tensor_is_the_same_number(beta):
+    energy = torch.tensor([0., 1e-10, 0.1, 1., 50., 1e4, 1e15, 1e30, 3e38])
+    out = anisotropic_gate(energy, torch.tensor(beta))
+    assert torch.allclose(out, anisotropic_gate(energy, beta))
+    assert out.min() >= 0 and out.max() <= 1
+
+
+@pytest.mark.parametrize('dtype', [torch.float, torch.double])
+def test_gates_up_to_where_the_exponential_vanishes(dtype):
+    exponent = torch.tensor([1e-3, 1., 10., 30., 90., 103., 105., 700., 747.],
+                            dtype=dtype)
+    for beta in [1e-30, 1.0, 1e30]:
+        energy = (exponent / beta).sqrt().requires_grad_()
+        gate = anisotropic_gate(energy, beta)
+        grad, = torch.autograd.grad(gate.sum(), energy)
+        assert torch.allclose(gate, -torch.expm1(-exponent), rtol=1e-5)
+        slope = 2 * beta * energy.detach() * torch.exp(-exponent)
+        assert torch.allclose(grad, slope, rtol=1e-4,
+                              atol=1e-6 * float(slope.max()))
+        assert gate[-1] == 1 and grad[-1] == 0
+
+
 @pytest.mark.parametrize('name, energy', [
     ('Cora', 649.6),
     pytest.param('CiteSeer', 236.7, marks=pytest.mark.data),
@@ -380,90 +562,6 @@ def test_the_gate_of_the_paper_is_open_on_its_data(tmp_path, name, energy):
     for tenth in range(1, 51):  # the paper's grid
         conv = AGCNConv(data.num_features, 16, beta=tenth / 10)
         assert conv.gate(data.x, data.edge_index) == 1
-
-
-def test_saturation_is_exact():
-    # Where the shortcut says so, gate and gradient are one and zero:
-    edge_index = random_graph(100, 4000)
-    x = 0.2 * torch.randn(100, 700)
-    edges = Edges(edge_index[1], edge_index[0], None)
-    seen = set()
-    for beta in [0.0, 1e-10, 1e-7, 1e-6, 1e-4, 1.0, 1e4]:
-        x = x.detach().requires_grad_()
-        gate = anisotropic_gate(dirichlet_energy(x, edge_index), beta)
-        gate.backward()
-        saturated = is_saturated(x, edges, beta)
-        seen.add(saturated)
-        if saturated:
-            assert gate == 1
-            assert (x.grad == 0).all()
-    assert seen == {False, True}
-
-
-@pytest.mark.parametrize('layout', [torch.sparse_coo, torch.sparse_csr,
-                                    torch.sparse_csc])
-@pytest.mark.parametrize('shift', [0.0, 1e8])
-def test_saturation_of_sparse_features(layout, shift):
-    # As for dense ones, also where large numbers differ by little or nothing.
-    edge_index = random_graph(200, 8000)
-    edges = Edges(edge_index[1], edge_index[0], torch.rand(8000))
-    x = torch.rand(200, 50) * (torch.rand(200, 50) < 0.2)
-    x[:, 0] = shift
-    if shift == 0:
-        x[7] = 0.0  # a row without entries
-    some = [index[:300] for index in edges[:2]]
-    expected = _squared_differences(x, *some)
-    sparse = x.to_sparse(layout=layout)
-    actual = _squared_differences(sparse, *some)
-    assert torch.allclose(actual, expected, rtol=1e-5)
-    a, b = (x.double()[index] for index in some)
-    assert torch.allclose(actual.double(), (a - b).square().sum(-1),
-                          rtol=1e-5)
-    # Of one entry each, those of two edges are not a pair:
-    single = torch.tensor([[2.], [0.]]).to_sparse(layout=layout)
-    ends = torch.tensor([0, 1, 0]), torch.tensor([1, 0, 0])
-    assert _squared_differences(single, *ends).tolist() == [4, 4, 0]
-    many = torch.stack([x, 2 * x])
-    assert torch.allclose(_squared_differences(many, *some),
-                          torch.stack([expected, 4 * expected]))
-    seen = {beta: is_saturated(sparse, edges, beta)
-            for beta in [0.0, 1e-20, 1e-9, 1e-3, 1.0]}
-    assert seen == {beta: is_saturated(x, edges, beta) for beta in seen}
-    assert set(seen.values()) == {False, True}
-
-
-def test_saturation_is_not_claimed_in_vain():
-    edge_index = random_graph(1000, 40_000)
-    edges = Edges(edge_index[1], edge_index[0], None)
-    x = torch.randn(1000, 64)
-    assert is_saturated(x, edges, 1.0)
-    assert not is_saturated(1e20 * x, edges, 0.0)
-    # Of several features, all have to be:
-    assert is_saturated(torch.stack([x, 2 * x, x]), edges, 1.0)
-    assert not is_saturated(torch.stack([x, 0 * x, x]), edges, 1.0)
-    x[edge_index[0, 0]] = math.nan
-    assert not is_saturated(x, edges, 1e-12)
-    assert not is_saturated(torch.randn(0, 1000, 64), edges, 1.0)
-    half = torch.full((1000, 64), 6e4, dtype=torch.half)
-    half[edge_index[0]] *= -1
-    assert not is_saturated(half, edges, 1e-32)
-
-
-def test_a_smooth_beginning_proves_nothing():
-    # The first look sees edges without any energy. All together, and the
-    # layer, know better.
-    edge_index = random_graph(1000, 40_000)
-    edge_index = edge_index[:, edge_index[1].argsort()]
-    x = torch.randn(1000, 64)
-    x[edge_index[:, :2**12 // 64].unique()] = 1.0
-    assert not is_saturated(x, Edges(edge_index[1], edge_index[0], None), 1.0)
-    energy = dirichlet_energy(x.double(), edge_index)
-    a, b = x.double()[edge_index]
-    assert energy == pytest.approx(float((a - b).square().sum() / 2))
-    assert anisotropic_gate(energy, 1.0) == 1
-    for cached in [False, True]:
-        conv = AGCNConv(64, 4, cached=cached)
-        assert conv.gate(x, edge_index) == 1
 
 
 # Bad input ###################################################################
@@ -480,6 +578,8 @@ def test_a_smooth_beginning_proves_nothing():
     (dict(edge_index=torch.zeros(3, 2, dtype=torch.long)), 'shape'),
     (dict(edge_index='graph'), 'str'),
     (dict(edge_weight=torch.rand(3)), '4 edges'),
+    (dict(edge_weight=[1.0] * 4), 'list'),
+    (dict(edge_weight=numpy.ones(4)), 'ndarray'),
     (dict(edge_weight=torch.tensor([1., -1., 1., 1.])), '-1'),
     (dict(edge_weight=torch.tensor([1., math.nan, 1., 1.])), 'nan'),
     (dict(edge_weight=torch.tensor([1., math.inf, 1., 1.])), 'inf'),
@@ -504,6 +604,19 @@ def test_bad_input(measure, kwargs, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize('measure', MEASURES)
+def test_a_batch_vector_that_is_none(measure):
+    with pytest.raises(ValueError, match='the number of its graph'):
+        measure(torch.rand(3, 4), NO_EDGES, batch=torch.zeros(3, 1).long())
+
+
+@pytest.mark.parametrize('batch_size', [1.5, '2', [2]])
+def test_a_number_of_graphs_is_a_whole_number(batch_size):
+    x, batch = torch.randn(3, 2), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match='pass a tensor and a whole number'):
+        dirichlet_energy(x, PATH, batch=batch, batch_size=batch_size)
+
+
 @pytest.mark.parametrize('beta', [-1.0, math.nan, math.inf,
                                   torch.tensor([0., 1., -1e-3])])
 def test_bad_beta(beta):
@@ -513,28 +626,3 @@ def test_bad_beta(beta):
         anisotropic_gate(1.5, 1.0)
     with pytest.raises(ValueError, match='pass a floating-point tensor'):
         anisotropic_gate(torch.tensor(1), 1.0)
-
-
-@pytest.mark.parametrize('beta', [1e-3, 1e3])
-def test_energy_as_an_operator(beta):
-    row, col = torch.randint(9, (2, 60))
-    weight = torch.rand(60, dtype=torch.double)
-    x = torch.randn(9, 4, dtype=torch.double, requires_grad=True)
-    args = x, row, col, weight, beta
-    torch.library.opcheck(functional.energy_or_enough, args)
-    energy = functional.energy_or_enough(*args)
-    expected = dirichlet_energy(x, torch.stack([col, row]), weight)
-    gates = [anisotropic_gate(v, beta) for v in (energy, expected)]
-    assert torch.allclose(*gates)
-    assert (gates[0] == 1) == (beta > 1)
-    if beta < 1:
-        assert torch.allclose(energy, expected)
-    grads = [torch.autograd.grad(gate, x)[0] for gate in gates]
-    assert torch.allclose(*grads)
-    assert grads[0].any() == (beta < 1)
-    # What is constant does not count, however large:
-    x = (x.detach() + 1e4).float().requires_grad_()
-    energy = functional.energy_or_enough(x, row, col, weight.float(), 1e-12)
-    expected = dirichlet_energy(x.double(), torch.stack([col, row]), weight)
-    assert torch.allclose(torch.autograd.grad(energy, x)[0],
-                          torch.autograd.grad(expected, x)[0], atol=1e-3)

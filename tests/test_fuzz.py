@@ -100,6 +100,8 @@ WRONG = {
     'no weight': ('edge_weight', lambda v, i, n: _set(v, i, math.nan)),
     'an endless weight': ('edge_weight', lambda v, i, n: _set(
         v, i, math.inf)),
+    'weights in a list': ('edge_weight', lambda v, i, n: v.tolist()),
+    'weights of NumPy': ('edge_weight', lambda v, i, n: v.numpy()),
     'whole weights': ('edge_weight', lambda v, i, n: v.long()),
     'weights of features': ('edge_weight', lambda v, i, n: v[:, None].expand(
         -1, 2)),

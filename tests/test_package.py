@@ -1,3 +1,4 @@
+import ast
 import re
 import subprocess
 import sys
@@ -9,6 +10,10 @@ import pytest
 import torch_agcn
 
 ROOT = Path(torch_agcn.__file__).parents[1]
+# How files are fetched is tested part by part, and used by benchmarks; so is
+# how neighbors are searched.
+EXEMPT = ('torch_agcn.datasets.', 'torch_agcn.transforms.knn_graph.')
+
 
 def test_core_needs_torch_and_pyg_alone():
     # What the extras bring, and nothing else may need at import:
@@ -60,3 +65,88 @@ def test_wheel_has_the_package_and_nothing_else(tmp_path):
     # What builds Cora is for maintainers:
     package -= {n for n in package if '/data/' in n and 'cora.npz' not in n}
     assert {n for n in names if n.startswith('torch_agcn/')} == package
+
+
+def test_modules_are_there_without_another_import():
+    code = """
+import torch_agcn
+assert torch_agcn.__doc__
+for name in ['datasets', 'transforms', 'functional', 'loader', 'diagnostics']:
+    assert name in dir(torch_agcn), name
+    assert getattr(torch_agcn, name).__name__ == f'torch_agcn.{name}'
+print(torch_agcn.transforms.KNNGraph, torch_agcn.datasets.Planetoid,
+      torch_agcn.functional.dirichlet_energy,
+      torch_agcn.loader.ImportanceWeights,
+      torch_agcn.diagnostics.SmoothnessRecorder)
+try:
+    torch_agcn.nothing
+except AttributeError as error:
+    assert 'nothing' in str(error)
+"""
+    out = subprocess.run([sys.executable, '-W', 'ignore', '-c', code],
+                         capture_output=True, text=True, cwd=ROOT,
+                         check=False)
+    assert out.returncode == 0, out.stderr
+
+
+def test_public_names():
+    assert set(torch_agcn.__all__) >= {
+        'AGCNConv', 'AGCN2Conv', 'GatedDiffusion', 'AGCN', 'DeepAGCN',
+        'DiffusedMLP', '__version__'}
+    assert all(hasattr(torch_agcn, name) for name in torch_agcn.__all__)
+
+
+def is_private(name):
+    return not name.startswith(EXEMPT) and any(
+        part.startswith('_') and not part.startswith('__')
+        and part not in ('_fields', '_replace', '_asdict')  # Python's own
+        for part in name.split('.'))
+
+
+def private_uses(source):
+    r"""The private names of the package that a program imports, or reads from
+    what it imports.
+    """
+    tree, known = ast.parse(source), {}
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        start = f'{node.module}.' if isinstance(node, ast.ImportFrom) else ''
+        for alias in node.names:
+            name = start + alias.name
+            if name.split('.')[0] == 'torch_agcn':
+                known[alias.asname or alias.name] = name
+                if is_private(name):
+                    yield name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, *rest = ast.unparse(node).split('.')
+            name = '.'.join([known.get(first, ''), *rest])
+            if first in known and is_private(name):
+                yield name
+
+
+@pytest.mark.parametrize('source, found', [
+    ('import torch_agcn._sparse', ['torch_agcn._sparse']),
+    ('from torch_agcn._sparse import spmm', ['torch_agcn._sparse.spmm']),
+    ('from torch_agcn.functional import _x', ['torch_agcn.functional._x']),
+    ('from torch_agcn import functional\nfunctional._x(1)',
+     ['torch_agcn.functional._x']),
+    ('from torch_agcn import AGCNConv as A\nA._is_fused',
+     ['torch_agcn.AGCNConv._is_fused']),
+    ('import torch_agcn\ntorch_agcn.functional._x',
+     ['torch_agcn.functional._x']),
+    ('from torch_agcn import AGCN, __version__\nAGCN.__doc__', []),
+    ('import torch._dynamo\nfrom torch_agcn.nn.conv import AGCNConv', []),
+])
+def test_what_is_a_private_use(source, found):
+    assert list(private_uses(source)) == found
+
+
+@pytest.mark.parametrize('folder', ['tests', 'benchmarks'])
+def test_public_names_are_enough(folder):
+    files = sorted((ROOT / folder).rglob('*.py'))
+    assert files
+    found = {str(file.relative_to(ROOT)): uses for file in files
+             if (uses := list(private_uses(file.read_text('utf-8'))))}
+    assert not found

@@ -13,7 +13,7 @@ from torch_geometric.utils import to_undirected
 from torch_agcn import AGCN, AGCNConv
 from torch_agcn.datasets import Planetoid
 
-OURS = dict(energy='relative', residual=True)
+OURS = dict(energy='relative', beta=1.0, residual=True)
 
 
 def graph(num_nodes=12, num_edges=20):
@@ -43,8 +43,9 @@ def test_open_gates_are_gcn(kwargs, num_layers):
 
 
 def test_repr_and_arguments():
-    model = AGCN(8, 16, num_layers=3, out_channels=7, beta=0.2, num_hops=2,
-                 cached=True, recompute=True, **OURS)
+    model = AGCN(8, 16, num_layers=3, out_channels=7, energy='relative',
+                 beta=0.2, residual=True, num_hops=2, cached=True,
+                 recompute=True)
     assert str(model) == 'AGCN(8, 7, num_layers=3)'
     assert len(model.convs) == 3
     for conv in model.convs:

@@ -51,21 +51,36 @@ def test_dropout_reset_and_arguments():
         assert {conv.num_hops for conv in model.convs} == {hops}
 
 
-def test_recorder_sees_all_gates(dense):
+@pytest.mark.parametrize('num_hops', [1, 3])
+def test_recorder_sees_all_gates(dense, num_hops):
     model = DeepAGCN(7, 4, num_layers=3, out_channels=3, beta=0.4,
-                     num_hops=1).eval()
+                     num_hops=num_hops).eval()
     x = torch.rand(6, 7)
     with SmoothnessRecorder(model) as recorder:
         model(x, EDGES)
-    gates = [record.gate for record in recorder.records
-             if record.gate is not None]
-    h = first = model.lin_in(x).relu()
-    expected = []
+    gates = [gate for record in recorder.records for gate in record.gates]
+    h = first = model.lin_in(x).relu().detach()
+    graph, expected = dense(6, EDGES), []
     for conv in model.convs:
-        s = dense(6, EDGES).relative(h.detach().double())
-        expected.append(float(1 - torch.exp(-0.4 * s**2)))
-        h = conv(h, first, EDGES).relu()
-    assert gates == pytest.approx(expected, rel=1e-4)
+        step = h.double()
+        for _ in range(num_hops):
+            g = 1 - torch.exp(-0.4 * graph.relative(step)**2)
+            expected.append(float(g))
+            step = step + g * (graph.P @ step - step)
+            step = 0.9 * step + 0.1 * first
+        h = conv(h, first, EDGES).relu().detach()
+    assert gates == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize('x, message', [
+    (torch.rand(6, 5), '7'), (torch.rand(6, 7).double(), 'float32'),
+    (torch.ones(6, 7).long(), 'float'), (torch.rand(7), 'shape'),
+    (torch.rand(6, 7).to(torch.complex64), 'float')])
+def test_features_of_another_width_or_type(x, message):
+    model = DeepAGCN(7, 8, num_layers=2, out_channels=3)
+    with pytest.raises(ValueError, match='DeepAGCN') as error:
+        model(x, EDGES)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize('layout', [torch.sparse_coo, torch.sparse_csr])
@@ -73,11 +88,14 @@ def test_sparse_features(layout):
     model = DeepAGCN(7, 8, num_layers=2, out_channels=3, dropout=0.5)
     x = torch.rand(6, 7) * (torch.rand(6, 7) < 0.5)
     sparse = x.to_sparse(layout=layout)
-    dropped = model._drop(sparse).to_dense()
+    seen = []
+    model.lin_in.register_forward_pre_hook(
+        lambda _, args: seen.append(args[0].to_dense()))
+    model(sparse, EDGES).sum().backward()
+    dropped, = seen
     kept = dropped != 0
     assert torch.allclose(dropped[kept], 2 * x[kept])
     assert 0 < kept.sum() < (x != 0).sum()
-    model(sparse, EDGES).sum().backward()
     assert model.lin_in.weight.grad.any()
     model.eval()
     assert torch.allclose(model(sparse, EDGES), model(x, EDGES), atol=1e-6)
