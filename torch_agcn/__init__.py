@@ -1,5 +1,44 @@
-from torch_agcn.nn import AGCN, AGCN2Conv, AGCNConv, DeepAGCN
+r"""Anisotropic graph convolutional networks for PyTorch Geometric.
 
-__version__ = '0.1.0'
+* :class:`AGCNConv` is a drop-in for
+  :class:`~torch_geometric.nn.conv.GCNConv`.
+* :class:`GatedDiffusion` is a drop-in for
+  :class:`~torch_geometric.nn.conv.APPNP` that knows when to stop.
+* :class:`AGCN`, :class:`DeepAGCN` and :class:`DiffusedMLP` are models made of
+  them.
+* :mod:`torch_agcn.functional` measures how smooth features are, and
+  :class:`torch_agcn.diagnostics.SmoothnessRecorder` does so in each layer of
+  any PyG model while it trains.
+* :mod:`torch_agcn.datasets`, :mod:`torch_agcn.transforms` and
+  :mod:`torch_agcn.loader` have the paper's data, its graphs, and weights for
+  mini-batches.
+"""
+from importlib import import_module
+from typing import Any
 
-__all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN', '__version__']
+from torch_agcn.nn import (
+    AGCN,
+    AGCN2Conv,
+    AGCNConv,
+    DeepAGCN,
+    DiffusedMLP,
+    GatedDiffusion,
+)
+
+__version__ = '0.2.0'
+
+_MODULES = ['datasets', 'diagnostics', 'functional', 'label_expansion',
+            'loader', 'nn', 'transforms']
+
+__all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN', 'DiffusedMLP',
+           'GatedDiffusion', '__version__']
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:  # Loaded when they are first asked for.
+        return import_module(f'torch_agcn.{name}')
+    raise AttributeError(f"module 'torch_agcn' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

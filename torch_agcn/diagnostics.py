@@ -6,7 +6,6 @@ watches the layers of any PyG model through forward hooks.
 import inspect
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
@@ -22,28 +21,14 @@ from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.typing import OptTensor
 from torch_geometric.utils import is_sparse
 
-from torch_agcn._sparse import (
-    Edges,
-    csr_tensor,
-    degrees,
-    inverse_sqrt,
-    mean_degrees,
-    product,
-    to_csr,
-    to_edges,
-    with_self_loops,
-)
-from torch_agcn.functional import (
-    check_batch,
-    check_features,
-    quotient,
-    sum_graphs,
-)
-from torch_agcn.nn.conv.agcn_conv import AGCNConv, _tensors, _version
+from torch_agcn import functional
+from torch_agcn.nn.conv import GatedDiffusion
 
 __all__ = ['Record', 'SmoothnessRecorder']
 
 NAME = 'SmoothnessRecorder'
+MEASURES = [functional.dirichlet_energy, functional.relative_energy,
+            functional.mean_average_distance]
 
 
 class Record(NamedTuple):
@@ -96,8 +81,7 @@ class SmoothnessRecorder:
     forms.
     Outputs, gradients, random numbers, :obj:`state_dict` and copies of the
     model are what they would be without.
-    No features are kept, but the latest graph is, as a sparse matrix, so that
-    layers and epochs can share it.
+    Nothing of what is measured is kept.
 
     Epochs are counted by :meth:`step`, as learning rate schedulers do it.
     In each epoch whose number is a multiple of :obj:`every`, the first forward
@@ -171,9 +155,6 @@ class SmoothnessRecorder:
         self._handles: list[Any] = []
         self._modes: set[str] = set()  # of this epoch, measured already
         self._pass = _Pass()
-        self._cache: tuple[Any, list[OptTensor], _Graph] | None = None
-        self._num_graphs = 0
-        self._known: dict[Any, tuple[Any, Any, list[float]]] = {}
         self.attach()
 
     def attach(self) -> 'SmoothnessRecorder':
@@ -202,8 +183,6 @@ class SmoothnessRecorder:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._cache = None
-        self._known = {}
         self._pass = _Pass()
 
     def __enter__(self) -> 'SmoothnessRecorder':
@@ -295,13 +274,13 @@ class SmoothnessRecorder:
             if this.layer == 0:
                 self._record('input', call.x, call)
             self._record(name or type(module).__name__, out, call,
-                         lambda: self._gates(name, module, args, kwargs))
+                         lambda: self._gates(module, args, kwargs))
 
     def _record(self, name: str, x: Any, call: '_Call',
                 gate: Callable[[], list[float]] = list) -> None:
         this = self._pass
         try:
-            energy, relative, distance = self._measure(name, x, call)
+            energy, relative, distance = self._measure(x, call)
         except ValueError as error:
             self._skip(name, error)
         else:
@@ -312,60 +291,27 @@ class SmoothnessRecorder:
                 tuple(gates)))
         this.layer += 1
 
-    def _measure(self, name: str, x: Any, call: '_Call') -> list[float]:
-        given, x = x, check_features(x, NAME)
-        x = x.flatten(1) if call.node_dim == 0 else x
+    def _measure(self, x: Any, call: '_Call') -> list[float]:
         batch = call.batch
-        if batch is not None and batch.numel() != x.size(-2):
-            batch = None
-        size = check_batch(batch, None, x, NAME)
-        graph = self._graph(call, x.size(-2))
-        return self._once(name, given, None, lambda: torch.stack([
-            _smoothness(h, graph, batch, size)
-            for h in x.reshape(-1, *x.shape[-2:])]).mean(0).tolist())
+        if isinstance(x, Tensor) and x.dim() > 1:
+            x = x.flatten(1) if call.node_dim == 0 else x
+            x = x.double() if x.is_floating_point() else x
+            if batch is not None and batch.numel() != x.size(-2):
+                batch = None
+        return [float(measure(x, call.edge_index, call.edge_weight,
+                              batch).mean()) for measure in MEASURES]
 
-    def _gates(self, name: str, module: Module, args: Any,
-               kwargs: Any) -> list[float]:
-        if not isinstance(module, AGCNConv):
+    def _gates(self, module: Module, args: Any, kwargs: Any) -> list[float]:
+        if not isinstance(module, GatedDiffusion):
             return []
-        return self._once(
-            f'gate of {name}', args[0] if args else kwargs['x'],
-            float(module.beta), lambda: module.gate(*args, **kwargs).view(
-                module.num_hops, -1).mean(1).tolist())
-
-    def _once(self, name: str, x: Tensor, setting: Any,
-              measure: Callable[[], list[float]]) -> list[float]:
-        # The first layer of many models gets the same features in each pass
-        # (or in each without dropout), which are the widest as well: no need
-        # to measure them twice.
-        this = self._pass
-        if x.requires_grad or x.is_inference() or this.call.batch is not None:
-            return measure()
-        key = self._num_graphs, x._version, setting
-        known = self._known.get((this.mode, name))
-        if known is None or known[0]() is not x or known[1] != key:
-            known = weakref.ref(x), key, measure()
-            self._known[this.mode, name] = known
-        return known[2]
+        return module.gate(*args, **kwargs).view(module.num_hops, -1).mean(
+            1).tolist()
 
     def _skip(self, name: str, reason: ValueError) -> None:
         if name not in self.skipped:
             self.skipped[name] = str(reason)
             warnings.warn(f"'{NAME}' leaves out '{name}': {reason}",
                           stacklevel=2)
-
-    def _graph(self, call: '_Call', num_nodes: int) -> '_Graph':
-        tensors = [*_tensors(call.edge_index), call.edge_weight]
-        key = (num_nodes, call.flow, [
-            v if v is None else (v.data_ptr(), v.shape, _version(v))
-            for v in tensors])
-        if self._cache is None or self._cache[0] != key or any(
-                v is not None and v.is_inference() for v in tensors):
-            self._num_graphs += 1
-            with torch.inference_mode(False):
-                # With the tensors, for then their memory stays theirs.
-                self._cache = key, tensors, _make_graph(call, num_nodes)
-        return self._cache[2]
 
 
 class _Hook:
@@ -394,7 +340,6 @@ class _Call(NamedTuple):
     edge_index: Any = None
     edge_weight: OptTensor = None
     batch: OptTensor = None
-    flow: str = 'source_to_target'
     node_dim: int = -2
 
 
@@ -428,9 +373,11 @@ def _read_call(module: Module, args: Any, kwargs: Any) -> _Call:
         edge_index = next((v for v in values if v is not x and (
             isinstance(v, EdgeIndex) or is_sparse(v))), None)
     weight, batch = found.get('edge_weight'), found.get('batch')
+    if getattr(module, 'flow', '') == 'target_to_source' and isinstance(
+            edge_index, Tensor) and not is_sparse(edge_index):
+        edge_index = edge_index.flip(0)
     return _Call(x, edge_index, weight if isinstance(weight, Tensor) else None,
                  batch if isinstance(batch, Tensor) else None,
-                 getattr(module, 'flow', 'source_to_target'),
                  getattr(module, 'node_dim', -2))
 
 
@@ -498,95 +445,6 @@ def _optional(package: str, user: str) -> Any:
     except ImportError as error:
         raise ImportError(f"'{NAME}.{user}' requires '{package}': run 'pip "
                           f"install torch_agcn[benchmarks]'") from error
-
-
-# Measures ####################################################################
-
-
-class _Graph(NamedTuple):
-    r"""The CSR matrix of :math:`\mathbf{\tilde{A}}`, its degrees (received,
-    and the mean of received and sent), and those without self-loops.
-    """
-
-    adj: Tensor
-    degree: Tensor
-    mean_degree: Tensor
-    loopless_degree: Tensor
-
-
-def _make_graph(call: _Call, num_nodes: int) -> _Graph:
-    weight = call.edge_weight
-    edges = to_edges(call.edge_index,
-                     weight if weight is None else weight.detach(), num_nodes,
-                     torch.double, call.flow, NAME)
-    edges = with_self_loops(edges, num_nodes, 1.0, torch.double)
-    row, col, weight = edges
-    assert weight is not None
-    degree = degrees(edges, num_nodes, torch.double)
-    loopless = Edges(row, col, torch.where(row == col, 0.0, weight))
-    rowptr, col, (weight, ) = to_csr(row, col, num_nodes, weight)
-    assert weight is not None
-    return _Graph(csr_tensor(rowptr, col, weight), degree,
-                  mean_degrees(edges, degree),
-                  degrees(loopless, num_nodes, torch.double))
-
-
-def _smoothness(x: Tensor, graph: _Graph, batch: OptTensor,
-                size: int | None) -> Tensor:
-    r"""Dirichlet energy, relative energy and mean average distance, means
-    over all graphs, in one pass over the edges.
-
-    All that they need of an edge is the inner product
-    :math:`\mathbf{x}_i^{\top} \mathbf{x}_j`.
-    They are small differences of large sums of it, hence :obj:`float64`: what
-    is lost is far below the rounding of :obj:`float32` features.
-    """
-    adj, degree, weight, loopless_degree = graph
-    scale = inverse_sqrt(degree)
-    inner = _with_values(adj, torch.zeros_like(adj.values()))
-    square = torch.zeros_like(degree)
-    mean = sum_graphs(square, batch, size)  # of U, times the sum of weights
-    # Some columns at a time, for they are copied, but not too few, for memory
-    # is read by the cache line:
-    for some in x.split(max(2**20 // max(x.size(0), 1), 16), dim=1):
-        some = some.double().contiguous()
-        inner = torch.sparse.sampled_addmm(inner, some, some.t())
-        square += some.square().sum(1)
-        mean += sum_graphs((some * (weight * scale).unsqueeze(1)).t(), batch,
-                           size).square().sum(0)
-
-    # Sums over neighbors of inner products in A~, in P, and of unit vectors.
-    # Zero vectors count as parallel to each other, and to no others.
-    factors = torch.stack([torch.ones_like(scale), scale,
-                           inverse_sqrt(square)], dim=1)
-    neighbors = _with_values(adj, inner.values() * adj.values())
-    a, p, cosine = (factors * product(neighbors, factors)).unbind(1)
-    is_zero = (square == 0).double()
-    cosine = cosine + is_zero * product(adj, is_zero.unsqueeze(1)).squeeze(1)
-
-    has_neighbor = loopless_degree > 0
-    distance = torch.where(
-        has_neighbor, (degree - cosine) /
-        torch.where(has_neighbor, loopless_degree, 1.0), 0.0)
-    size_of_u = weight * scale.square() * square
-    whole, energy, spread, rough, distance, count, total = sum_graphs(
-        torch.stack([weight * square, weight * square - a, size_of_u,
-                     size_of_u - p, distance, has_neighbor.double(), weight]),
-        batch, size)
-    energy = torch.where(energy > 1e-14 * whole, energy, 0.0)
-    # In the same precision as in `relative_energy`, for the same noise.
-    top = torch.where(spread > 0, spread, 1.0)
-    spread = spread - mean / torch.where(total > 0, total, 1.0)
-    relative, _ = quotient((rough / top).float(), (spread / top).float(),
-                           torch.ones_like(top).float())
-    distance = (distance / count.clamp(min=1)).clamp(min=0)
-    return torch.stack([energy, relative.double(), distance]).view(
-        3, -1).mean(1)
-
-
-def _with_values(adj: Tensor, values: Tensor) -> Tensor:
-    return torch.sparse_csr_tensor(adj.crow_indices(), adj.col_indices(),
-                                   values, adj.shape, check_invariants=False)
 
 
 # Figures #####################################################################

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import Adj, OptTensor
 
-from torch_agcn._sparse import to_edges
+from torch_agcn._edges import to_edges
 
 __all__ = [
     'Expansion',
@@ -119,7 +119,7 @@ def expansion_size(
         raise ValueError(f"'{owner}' needs 'num_layers' and 'factor' that are "
                          f'not negative (got {num_layers} and {factor})')
     N = y.numel()
-    edges = to_edges(edge_index, None, N, torch.double, owner=owner)
+    edges = to_edges(owner, edge_index, None, (N, N), torch.double)
     E = int((edges.row != edges.col).sum())
     if E == 0:
         raise ValueError(f"'{owner}' got a graph without edges; say yourself "
@@ -201,10 +201,8 @@ def partially_absorbing_walk(
         raise ValueError(f"'{owner}' needs a finite 'alpha' above zero (got "
                          f'{alpha}): without an end, walks get everywhere')
     N = y.numel()
-    row, col, weight = to_edges(edge_index, edge_weight, N, torch.double,
-                                owner=owner)
-    if weight is None:
-        weight = torch.ones_like(row, dtype=torch.double)
+    row, col, weight = to_edges(owner, edge_index, edge_weight, (N, N),
+                                torch.double).weighted(torch.double)
     edges = torch.stack([row, col])[:, row != col].cpu().numpy()
     weight = weight.detach()[row != col].cpu()
     A = sp.csr_matrix((weight.numpy(), edges), shape=(N, N))

@@ -1,4 +1,5 @@
-from torch_agcn.nn.conv import AGCN2Conv, AGCNConv
-from torch_agcn.nn.models import AGCN, DeepAGCN
+from torch_agcn.nn.conv import AGCN2Conv, AGCNConv, GatedDiffusion
+from torch_agcn.nn.models import AGCN, DeepAGCN, DiffusedMLP
 
-__all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN']
+__all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN', 'DiffusedMLP',
+           'GatedDiffusion']

@@ -102,7 +102,7 @@ def test_bad_arguments():
                          (math.inf, 1)]:
         with pytest.raises(ValueError, match='the number of the layer'):
             AGCN2Conv(4, alpha=0.1, theta=theta, layer=layer)
-    with pytest.raises(ValueError, match='running estimate of deep'):
+    with pytest.raises(TypeError, match='momentum'):
         AGCN2Conv(4, alpha=0.1, momentum=0.1)
     conv = AGCN2Conv(4, alpha=0.1)
     with pytest.raises(ValueError, match='same nodes and channels'):

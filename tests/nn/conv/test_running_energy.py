@@ -27,12 +27,14 @@ MODES = [
 
 
 def running(conv):
-    r"""The sums of a layer's estimate, and the number of batches in it."""
-    sums, count = sorted(
-        (value for key, value in conv.state_dict().items()
-         if key.startswith(('running_energy', 'num_batches'))),
-        key=lambda value: -value.dim())
-    return sums.clone(), int(count)
+    r"""The sums of a layer's estimate, hop by hop, and the number of batches
+    in it.
+    """
+    state = conv.state_dict()
+    sums = [value for key, value in state.items() if key.endswith('.sums')]
+    count, = {int(value) for key, value in state.items()
+              if key.endswith('.num_batches')}
+    return torch.stack(sums), count
 
 
 def make_graph(num_nodes=12, num_edges=20):
@@ -67,7 +69,8 @@ def test_the_estimate_of_one_graph_is_its_energy(mode, way):
     plain = way(AGCNConv, 4, 3, **mode)
     conv = way(AGCNConv, 4, 3, momentum=0.1, recompute=True, **mode)
     assert running(conv)[0].size(0) == conv.num_hops
-    assert len(conv.state_dict()) == len(plain.state_dict()) + 2
+    assert len(conv.state_dict()) == (len(plain.state_dict())
+                                      + 2 * conv.num_hops)
     conv.load_state_dict({**conv.state_dict(), **plain.state_dict()})
     x.requires_grad_()
     expected = plain(x, edge_index)

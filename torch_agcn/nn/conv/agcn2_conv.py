@@ -3,12 +3,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor
 
-from torch_agcn.nn.conv.agcn_conv import AGCNConv, uncompiled
+from torch_agcn import _checks
+from torch_agcn.nn.conv.gated_diffusion import GatedDiffusion, run_eagerly
 
 
-class AGCN2Conv(AGCNConv):
+class AGCN2Conv(GatedDiffusion):
     r"""The anisotropic graph convolutional operator with initial residual
     connections and identity mapping, for networks of many layers:
     what :class:`~torch_agcn.nn.conv.AGCNConv` is to
@@ -39,16 +41,14 @@ class AGCN2Conv(AGCNConv):
         layer (int, optional): The layer :math:`\ell \geq 1` in which this
             module is executed, if :obj:`theta` is given.
             (default: :obj:`None`)
-        beta (float, optional): The sharpness :math:`\beta \geq 0` of the
-            gate. (default: :obj:`500.0`)
-        energy (str, optional): The energy the gate looks at.
-            (default: :obj:`"relative"`)
+        num_hops (int, optional): The number of hops before the weight matrix.
+            (default: :obj:`1`)
         residual (bool, optional): If set to :obj:`False`, the gate leads from
             zero to :math:`\mathbf{P} \mathbf{X}` instead.
             (default: :obj:`True`)
         **kwargs (optional): Additional arguments of
-            :class:`~torch_agcn.nn.conv.AGCNConv`, *e.g.*, :obj:`cached` or
-            :obj:`learn_beta`.
+            :class:`~torch_agcn.nn.conv.GatedDiffusion`, *e.g.*,
+            :obj:`beta`, :obj:`energy` or :obj:`cached`.
 
     Shapes:
         - **input:**
@@ -74,25 +74,27 @@ class AGCN2Conv(AGCNConv):
         alpha: float,
         theta: float | None = None,
         layer: int | None = None,
-        beta: float = 500.0,
-        energy: str = 'relative',
+        *,
+        num_hops: int = 1,
         residual: bool = True,
         **kwargs: Any,
     ) -> None:
-        if theta is not None and (layer is None or layer < 1 or theta <= 0):
-            raise ValueError(f"'AGCN2Conv' got theta={theta} and "
-                             f'layer={layer}; pass a positive theta with the '
-                             f'number of the layer from 1 on, or neither')
-        if kwargs.get('momentum') is not None:
-            raise ValueError(f"'AGCN2Conv' got momentum={kwargs['momentum']}; "
-                             f"leave it out, or use 'AGCNConv': there is no "
-                             f'running estimate of deep networks')
-        super().__init__(channels, channels, beta=beta, energy=energy,
-                         residual=residual, alpha=alpha,
-                         bias=kwargs.pop('bias', False), **kwargs)
+        super().__init__(num_hops, alpha, residual=residual, **kwargs)
+        self.channels = channels
+        self.theta = theta
+        self.layer = layer
+        _checks.check_identity_mapping(self._name, theta, layer)
+        self.lin = Linear(channels, channels, bias=False,
+                          weight_initializer='glorot')
         self.strength = 1.0
         if theta is not None and layer is not None:
             self.strength = math.log(theta / layer + 1)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        r"""Resets all learnable parameters of the module."""
+        super().reset_parameters()
+        self.lin.reset_parameters()
 
     def forward(  # type: ignore[override]
         self,
@@ -118,23 +120,19 @@ class AGCN2Conv(AGCNConv):
                 Automatically calculated if not given. (default: :obj:`None`)
         """
         if self.cached and torch.compiler.is_dynamo_compiling():
-            return uncompiled(self.forward, x, x_0, edge_index, edge_weight,
-                              batch, batch_size)
+            return run_eagerly(self.forward, x, x_0, edge_index, edge_weight,
+                               batch, batch_size)
 
-        if x.shape != x_0.shape or x.layout != torch.strided:
-            raise ValueError(f"'{self.__class__.__name__}' got 'x' of shape "
-                             f"{list(x.shape)} and 'x_0' of shape "
-                             f'{list(x_0.shape)}; pass dense features of the '
-                             f'same nodes and channels')
-        x, graph, batch, size = self._prepare(x, edge_index, edge_weight,
-                                              batch, batch_size)
-        x, _ = self._hops(x, x_0, graph, self.beta, batch, size,
-                          self.num_hops, update=False)
-        out = self.lin(x)
+        self._check(x, x_0)
+        x, graph, groups, _ = self._prepare(x, edge_index, edge_weight, batch,
+                                            batch_size)
+        h, _ = self._diffuse(x, x_0, graph, groups, self._measures())
+        out = self.lin(h)
         if self.strength != 1.0:
-            out = torch.lerp(x.to(out.dtype), out, self.strength)
-        return out if self.bias is None else out + self.bias
+            out = torch.lerp(h.to(out.dtype), out, self.strength)
+        return out
 
+    @torch.no_grad()
     def gate(  # type: ignore[override]
         self,
         x: Tensor,
@@ -143,11 +141,25 @@ class AGCN2Conv(AGCNConv):
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        r"""Returns the gate :math:`g(s)` for the arguments of
-        :meth:`forward`, which does not depend on :obj:`x_0`.
+        r"""The gates that :meth:`forward` applies, called with the same
+        arguments.
         """
-        return super().gate(x, edge_index, *args, **kwargs)
+        self._check(x, x_0)
+        x, graph, groups, _ = self._prepare(x, edge_index, *args, **kwargs,
+                                            counts=True)
+        _, gates = self._diffuse(x, x_0, graph, groups, self._measures())
+        return self._stack_gates(x, gates)
 
-    def __repr__(self) -> str:
-        return (f'{self.__class__.__name__}({self.in_channels}, '
-                f'alpha={self.alpha}, strength={self.strength:.4g})')
+    def _check(self, x: Tensor, x_0: Tensor) -> None:
+        _checks.check_features(self._name, x, self.channels)
+        _checks.check_initial(self._name, x, x_0)
+        weight = getattr(self.lin, 'weight', None)
+        if weight is not None:
+            _checks.check_type(self._name, weight.dtype, x)
+            _checks.check_type(self._name, weight.dtype, x_0, 'x_0')
+
+    def _arguments(self) -> Any:
+        yield str(self.channels)
+        yield f'alpha={self.alpha}'
+        shown = super()._arguments()
+        yield from (text for text in shown if not text.startswith('alpha='))

@@ -9,15 +9,11 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.typing import Adj, OptTensor
 from tqdm import tqdm
 
-from torch_agcn._sparse import degrees, gcn_weight, mean_degrees
-from torch_agcn.functional import (
-    anisotropic_gate,
-    check_features,
-    edge_energy,
-    energy_from_product,
-    matmul,
-)
-from torch_agcn.nn.conv import AGCNConv
+from torch_agcn import _checks
+from torch_agcn._energy import to_measure
+from torch_agcn._graph import Graph
+from torch_agcn._groups import OneGraph
+from torch_agcn.nn.conv import AGCNConv, GatedDiffusion
 
 
 class AGCN(BasicGNN):
@@ -89,10 +85,8 @@ class AGCN(BasicGNN):
             raise ValueError(f"'AGCN' got head='{head}'; pass 'conv' to "
                              f"propagate in every layer or 'linear' to leave "
                              f'the last one out')
-        if num_layers < (2 if head == 'linear' else 1):
-            raise ValueError(f"'AGCN' got num_layers={num_layers} with "
-                             f"head='{head}'; pass at least "
-                             f'{2 if head == "linear" else 1}')
+        _checks.check_num_layers('AGCN', num_layers,
+                                 2 if head == 'linear' else 1)
         if head == 'linear':
             # A linear map behind the last of the other layers is what PyG's
             # Jumping Knowledge of mode 'last' is:
@@ -257,53 +251,55 @@ class AGCN(BasicGNN):
                 f'{self.out_channels}, num_layers={num_layers})')
 
 
-def _graph_of(data: Any, device: Any) -> tuple[Adj, OptTensor]:
+def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
+           device: str | torch.device | None, bar: tqdm) -> Tensor:
+    r"""One layer on all nodes: the hops of :meth:`AGCNConv.forward`, with
+    energies of the whole graph and propagation by batches.
+    """
+    x = to_measure(x)
+    P, L = conv._make_graph(x, None, *_edges_of(data, x.device))
+    added = (2.0 if conv.improved else 1.0) if conv.add_self_loops else 0.0
+    by_batches: Any = _Batches(conv, L.degree - added, batches, device, bar)
+    if L.P is P:
+        L.P = by_batches
+    measures = GatedDiffusion._measures(conv)
+    h, _ = conv._diffuse(x, x, Graph(by_batches, L), OneGraph(), measures)
+    out = conv.lin(h.to(device, conv.lin.weight.dtype))
+    return (out if conv.bias is None else out + conv.bias).to(x.device)
+
+
+class _Batches:
+    r"""What a layer propagates with, from batches of neighborhoods.
+
+    The subgraph around some nodes has all that they receive, but not the
+    degrees of their neighbors: those are looked up.
+    """
+
+    def __init__(self, conv: AGCNConv, degree: Tensor, batches: Any,
+                 device: str | torch.device | None, bar: tqdm) -> None:
+        self.conv, self.degree, self.batches = conv, degree, batches
+        self.device, self.bar = device, bar
+
+    def __call__(self, h: Tensor) -> Tensor:
+        out = torch.full_like(h, math.nan)
+        for batch in self.batches:
+            n_id = batch.n_id.to(h.device)
+            local = h[n_id].to(self.device)
+            P, _ = self.conv._make_graph(
+                local, None, *_edges_of(batch, self.device),
+                self.degree[n_id].to(self.device))
+            seeds = n_id[:batch.batch_size]
+            out[seeds] = P(local)[:len(seeds)].to(out)
+            self.bar.update()
+        if not torch.isfinite(out).all() and torch.isfinite(h).all():
+            _checks.refuse('AGCN.inference', 'a loader that does not reach '
+                           'all nodes', "leave 'input_nodes' out")
+        return out
+
+
+def _edges_of(data: Any, device: Any) -> tuple[Adj, OptTensor]:
     if getattr(data, 'adj_t', None) is not None:
         return data.adj_t.to(device), None
     weight = getattr(data, 'edge_weight', None)
     return (data.edge_index.to(device),
             None if weight is None else weight.to(device))
-
-
-def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
-           device: str | torch.device | None, bar: tqdm) -> Tensor:
-    r"""One layer on all nodes, from batches of their neighborhoods.
-
-    The subgraph around some nodes has all that they receive, but neither the
-    degrees of their neighbors nor the energy of the graph: the former are
-    looked up, and the latter is put together before the step is taken.
-    """
-    name = 'AGCN.inference'
-    h = x = check_features(x, name)
-    edges = conv._make_edges(x, *_graph_of(data, x.device))
-    degree = degrees(edges, x.size(0), x.dtype)
-    mean_degree = mean_degrees(edges, degree)
-    for _ in range(conv.num_hops):
-        ph = torch.full_like(h, math.nan)
-        measured = ph if conv.normalize else torch.empty_like(h)
-        energy = h.new_zeros(())
-        for batch in batches:
-            n_id = batch.n_id.to(h.device)
-            seeds = n_id[:batch.batch_size]
-            local = h[n_id].to(device)
-            graph = conv._make_graph(local, *_graph_of(batch, device),
-                                     degree[n_id].to(device), is_sample=True)
-            ph[seeds] = conv._propagate(local, graph)[:len(seeds)].to(ph)
-            if conv.energy == 'total':
-                energy += edge_energy(local, graph.edges).to(energy)
-            elif not conv.normalize:
-                measured[seeds] = matmul(
-                    graph.edges, gcn_weight(graph.edges, graph.degree),
-                    local)[:len(seeds)].to(ph)
-            bar.update()
-        if conv.energy == 'relative':
-            energy = energy_from_product(h, measured, degree, mean_degree)
-        beta = conv.beta
-        beta = beta.to(h.device) if isinstance(beta, Tensor) else beta
-        h = conv._step(h, ph, anisotropic_gate(energy, beta), None)
-        h = conv._restart(h, x)
-    if not torch.isfinite(ph).all() and torch.isfinite(x).all():
-        raise ValueError(f"'{name}' needs a loader over all nodes: not all "
-                         f"were among its 'input_nodes'")
-    out = conv.lin(h.to(device, conv.lin.weight.dtype))
-    return (out if conv.bias is None else out + conv.bias).to(x.device)

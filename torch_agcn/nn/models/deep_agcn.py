@@ -8,6 +8,7 @@ from torch.nn import Module, ModuleList
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor
 
+from torch_agcn import _checks
 from torch_agcn.nn.conv import AGCN2Conv
 
 
@@ -55,10 +56,8 @@ class DeepAGCN(Module):
         num_hops: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if num_layers < 1:
-            raise ValueError(f"'DeepAGCN' got num_layers={num_layers}; pass "
-                             f'at least 1')
         super().__init__()
+        _checks.check_num_layers('DeepAGCN', num_layers)
         self.in_channels = in_channels
         self.hidden_channels = hidden_channels
         self.num_layers = num_layers
@@ -94,6 +93,8 @@ class DeepAGCN(Module):
             batch_size (int, optional): The number of graphs.
                 Automatically calculated if not given. (default: :obj:`None`)
         """
+        _checks.check_features('DeepAGCN', x, self.lin_in.in_channels)
+        _checks.check_type('DeepAGCN', self.lin_out.weight.dtype, x)
         x = x_0 = self.lin_in(self._drop(x)).relu()
         for conv in self.convs:
             x = conv(self._drop(x), x_0, edge_index, edge_weight, batch,
@@ -101,13 +102,18 @@ class DeepAGCN(Module):
         return self.lin_out(self._drop(x))
 
     def _drop(self, x: Tensor) -> Tensor:
-        if x.layout == torch.strided:
-            return F.dropout(x, self.dropout, self.training)
-        x = x.to_sparse_coo().coalesce()
-        value = F.dropout(x.values(), self.dropout, self.training)
-        return torch.sparse_coo_tensor(x.indices(), value, x.shape,
-                                       is_coalesced=True)
+        return dropout(x, self.dropout, self.training)
 
     def __repr__(self) -> str:
         return (f'{self.__class__.__name__}({self.in_channels}, '
                 f'{self.out_channels}, num_layers={self.num_layers})')
+
+
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    r"""Dropout of dense or sparse features."""
+    if x.layout == torch.strided:
+        return F.dropout(x, p, training)
+    x = x.to_sparse_coo().coalesce()
+    return torch.sparse_coo_tensor(
+        x.indices(), F.dropout(x.values(), p, training), x.shape,
+        is_coalesced=True)

@@ -1,0 +1,110 @@
+r"""The graph that a layer keeps between calls."""
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import OptTensor, SparseTensor
+
+from torch_agcn._graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    r"""A graph, and copies of all that it was made of. It never changes, so
+    that layers and threads may share it.
+    """
+
+    settings: tuple[Any, ...]
+    copies: list[OptTensor]
+    # On devices, where comparing values means waiting, the caller's tensors
+    # and their versions are kept as well:
+    inputs: list[OptTensor]
+    versions: list[int | None]
+    graph: Graph
+
+    def is_for(self, settings: tuple[Any, ...],
+               inputs: list[OptTensor]) -> bool:
+        r"""Whether this is the graph of :obj:`inputs`."""
+        if self.settings != settings:
+            return False
+        return all(
+            _is_same(*values) for values in zip(
+                inputs, self.copies, self.inputs, self.versions)
+            if values[0] is not None)
+
+
+# The latest graph of any settings, as long as there is a layer that keeps it:
+_SHARED: 'WeakValueDictionary[tuple[Any, ...], Cache]' = WeakValueDictionary()
+
+
+def find(own: Cache | None, settings: tuple[Any, ...],
+         inputs: list[OptTensor]) -> Cache | None:
+    r"""The graph that a layer keeps, or that another layer does, if it is the
+    right one.
+    """
+    if own is not None and own.is_for(settings, inputs):
+        return own
+    shared = _SHARED.get(settings)
+    if shared is not None and shared.is_for(settings, inputs):
+        return shared
+    return None
+
+
+def keep(settings: tuple[Any, ...], inputs: list[OptTensor],
+         make: Callable[[], Graph]) -> Cache:
+    r"""Makes a graph to keep."""
+    with torch.inference_mode(False), torch.no_grad():
+        copies = [v if v is None else _copy(v) for v in inputs]
+        graph = make()
+    on_device = [None if v is None or v.is_cpu else v for v in inputs]
+    cache = _SHARED[settings] = Cache(
+        settings, copies, on_device, [version(v) for v in on_device], graph)
+    return cache
+
+
+def tensors_of(edge_index: Any) -> list[OptTensor]:
+    r"""The tensors a graph consists of."""
+    if isinstance(edge_index, SparseTensor):
+        return list(edge_index.csr())
+    if isinstance(edge_index, EdgeIndex):
+        return [edge_index.as_tensor()]
+    if not isinstance(edge_index, Tensor):
+        return []
+    if edge_index.layout == torch.sparse_csr:
+        return [edge_index.crow_indices(), edge_index.col_indices(),
+                edge_index.values()]
+    if edge_index.layout == torch.sparse_coo:
+        return [edge_index._indices(), edge_index._values()]
+    return [edge_index]
+
+
+def version(value: OptTensor) -> int | None:
+    r"""How often a tensor was changed in place, as far as autograd knows."""
+    if value is None or value.is_inference():
+        return None
+    return value._version
+
+
+def _copy(value: Tensor) -> Tensor:
+    # 32-bit node numbers take half the memory.
+    fits = value.dtype == torch.int64 and value.numel() < 2**31
+    return value.to(torch.int32 if fits else value.dtype, copy=True)
+
+
+def _is_same(new: Tensor, copy: Tensor, old: OptTensor,
+             old_version: int | None) -> bool:
+    if new.device != copy.device or new.shape != copy.shape:
+        return False
+    # On the CPU, comparing values is cheap and sees changes that autograd
+    # does not (through `.data` or NumPy). On a device, memory with the same
+    # address and version is trusted to be the same.
+    if (old is not None and new.data_ptr() == old.data_ptr()
+            and old_version is not None and old_version == version(new)):
+        return True
+    parts = max(new.numel() // 2**19, 1)
+    return all(torch.equal(a, b.to(a.dtype)) for a, b in zip(
+        new.chunk(parts, -1), copy.chunk(parts, -1)))

@@ -1,0 +1,275 @@
+r"""A sparse matrix in compressed rows, and its fast product with features.
+
+To sum weighted rows of a table is what an embedding bag does, and its kernels
+do it faster than the sparse libraries, on any device and for every type.
+"""
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.typing import OptTensor
+
+from torch_agcn._edges import Edges
+from torch_agcn._tracing import can_look, lazy_property, uses_custom_ops
+
+
+class CSR:
+    r"""A square matrix. No :obj:`value` means that all entries are one.
+
+    Row :math:`i` weighs what node :math:`i` receives.
+    """
+
+    def __init__(self, rowptr: Tensor, col: Tensor, value: OptTensor) -> None:
+        self.rowptr, self.col, self.value = rowptr, col, value
+
+    @classmethod
+    def from_edges(cls, edges: Edges, num_nodes: int) -> 'CSR':
+        r"""Sorts edges by the node that receives."""
+        row, col, value = edges
+        perm, rowptr = _sort(row, num_nodes)
+        if perm is None:
+            return cls(rowptr, col, value)
+        return cls(rowptr, col.index_select(0, perm),
+                   value if value is None else value.index_select(0, perm))
+
+    @property
+    def num_nodes(self) -> int:
+        r"""The number of rows."""
+        return self.rowptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        r"""The number of entries."""
+        return self.col.numel()
+
+    @property
+    def is_symmetric(self) -> bool:
+        r"""Whether it is known to be symmetric."""
+        return self.__dict__.get('t') is self
+
+    @property
+    def edges(self) -> Edges:
+        r"""The entries, row by row."""
+        return Edges(self.row, self.col, self.value)
+
+    @property
+    def row(self) -> Tensor:
+        r"""The row of each entry."""
+        return torch.repeat_interleave(self.rowptr.diff(),
+                                       output_size=self.col.numel())
+
+    @lazy_property
+    def t(self) -> 'CSR':
+        r"""The transpose; the matrix itself if it is known as symmetric."""
+        return CSR.from_edges(Edges(self.col, self.row, self.value),
+                              self.num_nodes)
+
+    def part(self, begin: int, end: int) -> Edges:
+        r"""Some of the entries, in order."""
+        place = torch.arange(begin, end, dtype=self.rowptr.dtype,
+                             device=self.rowptr.device)
+        row = torch.searchsorted(self.rowptr, place, right=True) - 1
+        return Edges(row, self.col[begin:end], self.value if self.value is None
+                     else self.value[begin:end])
+
+    def received(self, dtype: torch.dtype) -> Tensor:
+        r"""The sums of rows."""
+        if self.value is None:
+            return self.rowptr.diff().to(dtype)
+        return self.value.new_zeros(self.num_nodes).index_add(
+            0, self.row, self.value)
+
+    def sent(self, dtype: torch.dtype) -> Tensor:
+        r"""The sums of columns."""
+        value = self.value
+        if value is None and can_look(self.col):
+            return torch.bincount(self.col, minlength=self.num_nodes).to(dtype)
+        if value is None:
+            value = torch.ones_like(self.col, dtype=dtype)
+        return value.new_zeros(self.num_nodes).index_add(0, self.col, value)
+
+    def scaled(self, scale: Tensor) -> 'CSR':
+        r"""Rows and columns multiplied by :obj:`scale`."""
+        value = scale.index_select(0, self.col)
+        value = value if self.value is None else value * self.value
+        return self._with(value * scale.index_select(0, self.row))
+
+    def to(self, dtype: torch.dtype) -> 'CSR':
+        r"""Entries of another type."""
+        if self.value is None or self.value.dtype == dtype:
+            return self
+        return self._with(self.value.to(dtype))
+
+    def to_targets(self, num_sources: int) -> 'CSR':
+        r"""Of a bipartite graph, what targets receive: the second half of the
+        entries.
+        """
+        first = self.num_edges // 2
+        rowptr = torch.cat([self.rowptr.new_zeros(num_sources),
+                            self.rowptr[num_sources:] - first])
+        return CSR(rowptr, self.col[first:], self.value if self.value is None
+                   else self.value[first:])
+
+    def kept(self) -> 'CSR':
+        r"""The same to be kept: columns sorted, 32-bit indices where they
+        suffice, and the transpose at hand, which is the matrix itself if that
+        is symmetric.
+        """
+        back = self.t  # with sorted columns, and so has its transpose
+        out, back = back.t._to_int32(), back._to_int32()
+        out.t = out if _is_equal(out, back) else back
+        return out
+
+    def product(self, x: Tensor) -> Tensor:
+        r"""The product with :obj:`x` of shape :obj:`[*, N, F]`, without a
+        gradient.
+        """
+        dtype = x.dtype if self.value is None else self.value.dtype
+        shape, x = x.shape, x.to(dtype)
+        if len(shape) == 2:
+            return _product(self.rowptr, self.col, self.value, x)
+        # Neighbors are summed once for all the stacked inputs.
+        wide = x.movedim(-2, 0).reshape(shape[-2], x.numel() // max(
+            shape[-2], 1))
+        out = _product(self.rowptr, self.col, self.value, wide)
+        return out.view(shape[-2], *shape[:-2], shape[-1]).movedim(
+            0, -2).contiguous()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if uses_custom_ops():
+            return self._compiled_product(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            return _SpMM.apply(x, self)
+        return self.product(x)
+
+    def _compiled_product(self, x: Tensor) -> Tensor:
+        back = self.t if torch.is_grad_enabled() else self
+        dtype = x.dtype if self.value is None else self.value.dtype
+        shape, x = x.shape, x.to(dtype)
+        wide = x if len(shape) == 2 else x.movedim(-2, 0).flatten(1)
+        out = torch.ops.torch_agcn.product(
+            self.rowptr, self.col, self.value, wide,
+            back.rowptr, back.col, back.value)
+        return out if len(shape) == 2 else out.view(
+            shape[-2], *shape[:-2], shape[-1]).movedim(0, -2).contiguous()
+
+    def _with(self, value: Tensor) -> 'CSR':
+        # Changes that keep a symmetric matrix symmetric.
+        out = CSR(self.rowptr, self.col, value)
+        if self.is_symmetric:
+            out.t = out
+        return out
+
+    def _to_int32(self) -> 'CSR':
+        if self.col.numel() >= 2**31:
+            return self
+        return CSR(self.rowptr.int(), self.col.int(), self.value)
+
+
+def _is_equal(a: CSR, b: CSR) -> bool:
+    if a.col.is_meta:
+        return False
+    return (torch.equal(a.rowptr, b.rowptr) and torch.equal(a.col, b.col)
+            and (a.value is None or torch.equal(a.value, b.value)))
+
+
+def _sort(row: Tensor, num_nodes: int) -> tuple[Tensor | None, Tensor]:
+    r"""The order in which :obj:`row` ascends, if it does not so already, and
+    the row pointers.
+    """
+    if uses_custom_ops():
+        perm, rowptr = torch.ops.torch_agcn.sort(row, num_nodes)
+        return perm, rowptr
+    perm = None
+    if not (can_look(row) and bool((row[1:] >= row[:-1]).all())):
+        perm = _order(row, num_nodes)
+        row = row.index_select(0, perm)
+    return perm, torch._convert_indices_from_coo_to_csr(row, num_nodes)
+
+
+def _order(row: Tensor, num_nodes: int) -> Tensor:
+    if row.is_cpu and num_nodes <= 2**16:
+        # NumPy sorts 16-bit numbers by their digits.
+        return torch.from_numpy(np.argsort(row.numpy().astype(np.uint16),
+                                           kind='stable'))
+    return torch.sort(row, stable=True).indices
+
+
+def _product(rowptr: Tensor, col: Tensor, value: OptTensor,
+             x: Tensor) -> Tensor:
+    if x.numel() == 0 or col.numel() == 0:
+        return x.new_zeros(rowptr.numel() - 1, x.size(1))
+    return torch._embedding_bag_forward_only(
+        x.contiguous(), col, rowptr, False, 0, False, value, True)[0]
+
+
+class _SpMM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, adj: CSR) -> Tensor:
+        ctx.adj, ctx.dtype = adj, x.dtype
+        return adj.product(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        # By a call, so that it can be differentiated again:
+        return ctx.adj.t(grad).to(ctx.dtype), None
+
+
+# Operators for compiled graphs ###############################################
+
+# The compiler turns sums over neighbors into atomic additions, one by one, and
+# slow. These operators it calls as they are.
+
+_LIBRARY = torch.library.Library('torch_agcn', 'FRAGMENT')
+
+
+def define(schema: str, run: Any, fake: Any) -> None:
+    r"""Registers an operator: what it does, and the shapes of what it gives
+    out.
+    """
+    name = schema.split('(')[0]
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(name, run, 'CompositeExplicitAutograd')
+    torch.library.register_fake(f'torch_agcn::{name}', fake, lib=_LIBRARY)
+
+
+def _run_sort(row: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    perm, rowptr = _sort(row, num_nodes)
+    return (torch.arange(row.numel(), device=row.device) if perm is None else
+            perm), rowptr
+
+
+def _fake_sort(row: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    return (row.new_empty(row.size(0), dtype=torch.long),
+            row.new_empty(num_nodes + 1))
+
+
+def _run_product(rowptr: Tensor, col: Tensor, value: OptTensor, x: Tensor,
+                 *back: OptTensor) -> Tensor:
+    return _product(rowptr, col, value, x)
+
+
+def _fake_product(rowptr: Tensor, col: Tensor, value: OptTensor, x: Tensor,
+                  *back: OptTensor) -> Tensor:
+    return x.new_empty(rowptr.size(0) - 1, x.size(1))
+
+
+def _save_matrices(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    rowptr, col, value, _, *back = inputs
+    ctx.save_for_backward(*back, rowptr, col, value)
+
+
+def _product_backward(ctx: Any, grad: Tensor) -> tuple[OptTensor, ...]:
+    rowptr, col, value, *back = ctx.saved_tensors
+    out = torch.ops.torch_agcn.product(rowptr, col, value, grad, *back)
+    return None, None, None, out, None, None, None
+
+
+define('sort(Tensor row, int num_nodes) -> (Tensor, Tensor)', _run_sort,
+       _fake_sort)
+define('product(Tensor rowptr, Tensor col, Tensor? value, Tensor x, '
+       'Tensor rowptr_back, Tensor col_back, Tensor? value_back) -> Tensor',
+       _run_product, _fake_product)
+torch.library.register_autograd('torch_agcn::product', _product_backward,
+                                setup_context=_save_matrices, lib=_LIBRARY)

@@ -1,0 +1,58 @@
+r"""What torch is doing with us: running, compiling or transforming."""
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric import is_compiling
+
+
+def is_traced() -> bool:
+    r"""Whether operations are compiled, exported or traced, or transformed by
+    :mod:`torch.func` or forward-mode differentiation: no value may then be
+    looked at, and all that is done must be torch's own.
+    """
+    return (is_compiling() or torch._C._are_functorch_transforms_active()
+            or torch.autograd.forward_ad._current_level >= 0
+            or torch.jit.is_tracing())
+
+
+def uses_custom_ops() -> bool:
+    r"""Whether a graph is compiled that can call the operators we register;
+    exported programs run without us.
+    """
+    exporting = getattr(torch.compiler, 'is_exporting', None)  # torch 2.7
+    return torch.compiler.is_dynamo_compiling() and not (
+        exporting is not None and exporting())
+
+
+def can_look(value: Tensor) -> bool:
+    r"""Whether looking at values is cheap: no device to wait for, no compiled
+    graph to break.
+    """
+    return value.is_cpu and not is_traced()
+
+
+def is_vmapped(grad: Tensor) -> bool:
+    r"""Whether :meth:`torch.autograd.grad` got many gradients at once."""
+    return torch._C._functorch.is_legacy_batchedtensor(grad)
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    r"""The type sums over nodes and edges are taken in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class lazy_property:  # noqa: N801
+    r"""A property that is computed when it is first read, as
+    :class:`functools.cached_property`, but without the lock that
+    :meth:`torch.compile` does not know.
+    """
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
+
+    def __get__(self, owner: Any, cls: Any = None) -> Any:
+        value = self.make(owner)
+        setattr(owner, self.name, value)
+        return value

@@ -1,0 +1,571 @@
+import math
+from collections.abc import Callable, Iterator
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.typing import Adj, OptTensor, PairTensor
+from torch_geometric.utils import is_sparse, spmm
+
+from torch_agcn import _cache, _checks
+from torch_agcn._edges import Edges, both_ways, to_edges, with_self_loops
+from torch_agcn._energy import Energy, Relative, Total
+from torch_agcn._graph import Graph, Laplacian, Messages, Operator
+from torch_agcn._groups import OneGraph, groups_of
+from torch_agcn._spmm import CSR
+from torch_agcn._tracing import (
+    accumulation_dtype,
+    can_look,
+    is_traced,
+    uses_custom_ops,
+)
+
+ENERGIES: dict[str, Energy] = {'total': Total(), 'relative': Relative()}
+BETAS = {'total': 1.0, 'relative': 500.0}
+
+
+class Inputs(NamedTuple):
+    r"""What a layer was called with. In bipartite graphs, nodes that are
+    sources come first.
+    """
+
+    x: Tensor
+    graph: Graph
+    groups: OneGraph
+    num_sources: int | None
+
+
+def _run(forward: Callable[..., Tensor], *args: Any) -> Tensor:
+    r"""Runs a layer that keeps its graph within a compiled network: comparing
+    the kept graph is data-dependent, so it runs eagerly.
+    """
+    return forward(*args)
+
+
+_REASON = {'reason': 'layers with cached=True are not compiled; pass '
+           'cached=False for fullgraph=True'}
+if 'reason' not in signature(torch.compiler.disable).parameters:
+    _REASON = {}  # torch 2.6
+run_eagerly: Callable[..., Tensor] = torch.compiler.disable(_run, **_REASON)
+
+
+class GatedDiffusion(MessagePassing):
+    r"""Diffusion that stops where features are smooth: the propagation of the
+    `"Anisotropic Graph Convolutional Network for Semi-supervised Learning"
+    <https://arxiv.org/abs/2010.10284>`_ paper without weights, to be used
+    wherever :class:`~torch_geometric.nn.conv.APPNP` is
+
+    .. math::
+        \mathbf{X}^{(k)} &= (1 - \alpha) \left( \mathbf{X}^{(k-1)} + g(s)
+        (\mathbf{P} \mathbf{X}^{(k-1)} - \mathbf{X}^{(k-1)}) \right) + \alpha
+        \mathbf{X}^{(0)}
+
+        g(s) &= 1 - \exp(-\beta s^2), \quad \mathbf{P} =
+        \mathbf{\tilde{D}}^{-1/2} \mathbf{\tilde{A}}
+        \mathbf{\tilde{D}}^{-1/2},
+
+    where the gate :math:`g(s)`, one number for each graph and hop, looks at
+    the :meth:`~torch_agcn.functional.relative_energy` :math:`s` of
+    :math:`\mathbf{X}^{(k-1)}`, or at the paper's
+    :meth:`~torch_agcn.functional.dirichlet_energy`.
+    For :math:`\beta \to \infty` this is
+    :class:`~torch_geometric.nn.conv.APPNP`.
+
+    A feature that is not a number, or infinite, opens the gate of its graph
+    and spreads along edges alone, as in PyG.
+
+    Args:
+        num_hops (int, optional): The number of hops.
+            (default: :obj:`10`)
+        alpha (float, optional): The share :math:`\alpha \in [0, 1)` of the
+            input that is mixed into the result of each hop.
+            (default: :obj:`0.1`)
+        energy (str, optional): The energy the gate looks at:
+            :obj:`"relative"`, or :obj:`"total"` for the paper's.
+            (default: :obj:`"relative"`)
+        beta (float, optional): The sharpness :math:`\beta \geq 0` of the
+            gate. By default, :obj:`500.0` for the relative energy and
+            :obj:`1.0` for the total one. (default: :obj:`None`)
+        residual (bool, optional): Whether the gate leads from
+            :math:`\mathbf{X}` to :math:`\mathbf{P} \mathbf{X}`, or, as in the
+            paper, from zero. By default, :obj:`True` for the relative energy
+            and :obj:`False` for the total one. (default: :obj:`None`)
+        improved (bool, optional): If set to :obj:`True`, the layer computes
+            :math:`\mathbf{\tilde{A}}` as :math:`\mathbf{A} + 2\mathbf{I}`.
+            (default: :obj:`False`)
+        cached (bool, optional): If set to :obj:`True`, the layer keeps
+            :math:`\mathbf{P}`, which makes it several times faster on a graph
+            that stays the same. Another graph is noticed, and takes its
+            place. Layers with the same settings share what they keep.
+            Under :meth:`torch.compile`, such a layer runs eagerly between the
+            compiled parts; for :obj:`fullgraph=True`, leave it at
+            :obj:`False`. (default: :obj:`False`)
+        add_self_loops (bool, optional): If set to :obj:`False`, will not add
+            self-loops to the input graph. By default, self-loops will be
+            added in case :obj:`normalize` is set to :obj:`True`.
+            (default: :obj:`None`)
+        normalize (bool, optional): Whether to add self-loops and compute
+            symmetric normalization coefficients on-the-fly.
+            (default: :obj:`True`)
+        learn_beta (bool, optional): If set to :obj:`True`, :math:`\beta` is
+            learnt, starting from :obj:`beta`, and kept positive.
+            (default: :obj:`False`)
+        recompute (bool, optional): If set to :obj:`True`, the backward pass
+            computes most hops again instead of keeping them: memory grows
+            with :math:`\sqrt{K}` instead of :math:`K =` :obj:`num_hops`.
+            (default: :obj:`False`)
+        **kwargs (optional): Additional arguments of
+            :class:`torch_geometric.nn.conv.MessagePassing`.
+
+    Shapes:
+        - **input:**
+          node features :math:`(|\mathcal{V}|, F)`,
+          edge indices :math:`(2, |\mathcal{E}|)`
+          or sparse matrix :math:`(|\mathcal{V}|, |\mathcal{V}|)`,
+          edge weights :math:`(|\mathcal{E}|)` *(optional)*,
+          batch vector :math:`(|\mathcal{V}|)` *(optional)*
+        - **output:** node features :math:`(|\mathcal{V}|, F)`
+
+    Example:
+        >>> x = torch.eye(3)
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> diffusion = GatedDiffusion(num_hops=3, alpha=0.1, beta=5.0)
+        >>> diffusion(x, edge_index).shape
+        torch.Size([3, 3])
+        >>> diffusion.gate(x, edge_index)
+        tensor([0.9690, 0.7144, 0.7585])
+    """
+
+    _cache: _cache.Cache | None
+
+    def __init__(
+        self,
+        num_hops: int = 10,
+        alpha: float = 0.1,
+        *,
+        energy: str = 'relative',
+        beta: float | None = None,
+        residual: bool | None = None,
+        improved: bool = False,
+        cached: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        learn_beta: bool = False,
+        recompute: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault('aggr', 'add')
+        super().__init__(**kwargs)
+        cls = type(self)
+        self.fuse = (self.fuse and cls.message is GatedDiffusion.message
+                     and cls.aggregate is MessagePassing.aggregate
+                     and cls.update is MessagePassing.update)
+        self.num_hops = num_hops
+        self.alpha = alpha
+        self.energy = energy
+        self.residual = energy == 'relative' if residual is None else residual
+        self.improved = improved
+        self.cached = cached
+        self.add_self_loops = (normalize if add_self_loops is None else
+                               add_self_loops)
+        self.normalize = normalize
+        self.learn_beta = learn_beta
+        self.recompute = recompute
+        self._cache = None
+        _checks.check_diffusion(self._name, self)
+        beta = BETAS[energy] if beta is None else beta
+        _checks.check_beta(self._name, beta, learn_beta)
+        self._beta = float(beta)
+        self.register_parameter('raw_beta', Parameter(torch.empty(()))
+                                if learn_beta else None)
+        self._reset_beta()
+
+    def reset_parameters(self) -> None:
+        r"""Resets all learnable parameters of the module."""
+        super().reset_parameters()
+        self._reset_beta()
+        self._cache = None
+
+    def _reset_beta(self) -> None:
+        if self.raw_beta is not None:
+            # The inverse of softplus, in a form that does not overflow:
+            raw_beta = self._beta + math.log(-math.expm1(-self._beta))
+            torch.nn.init.constant_(self.raw_beta, raw_beta)
+
+    @property
+    def beta(self) -> float | Tensor:
+        r"""The sharpness of the gate; a tensor if it is learnt."""
+        if self.raw_beta is None:
+            return self._beta
+        return torch.nn.functional.softplus(self.raw_beta)
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        _checks.check_beta(self._name, beta, self.learn_beta)
+        self._beta = float(beta)
+        self._reset_beta()
+
+    def forward(
+        self,
+        x: Tensor | PairTensor,
+        edge_index: Adj,
+        edge_weight: OptTensor = None,
+        batch: OptTensor | PairTensor = None,
+        batch_size: int | None = None,
+        degree: OptTensor = None,
+        node_weight: OptTensor = None,
+    ) -> Tensor:
+        r"""Runs the forward pass of the module.
+
+        Args:
+            x (torch.Tensor or (torch.Tensor, torch.Tensor)): The node
+                features, dense or sparse, or those of source and target
+                nodes.
+            edge_index (torch.Tensor or SparseTensor): The edge indices or the
+                transposed adjacency matrix.
+            edge_weight (torch.Tensor, optional): The edge weights, which must
+                not be negative. (default: :obj:`None`)
+            batch (torch.Tensor, optional): The batch vector
+                :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
+                each node to a graph. Each graph has a gate of its own.
+                (default: :obj:`None`)
+            batch_size (int, optional): The number of graphs :math:`B`.
+                Automatically calculated if not given. (default: :obj:`None`)
+            degree (torch.Tensor, optional): The degrees of the nodes in the
+                graph that this one is a sample of, see
+                :class:`~torch_agcn.loader.ImportanceWeights`.
+                (default: :obj:`None`)
+            node_weight (torch.Tensor, optional): How many nodes of that graph
+                each node stands for in the energy. (default: :obj:`None`)
+        """
+        if self.cached and torch.compiler.is_dynamo_compiling():
+            return run_eagerly(self.forward, x, edge_index, edge_weight,
+                               batch, batch_size, degree, node_weight)
+
+        x, graph, groups, num_sources = self._prepare(
+            x, edge_index, edge_weight, batch, batch_size, degree,
+            node_weight)
+        out, _ = self._diffuse(x, x, graph, groups, self._measures())
+        return out if num_sources is None else out[..., num_sources:, :]
+
+    @torch.no_grad()
+    def gate(self, x: Tensor | PairTensor, edge_index: Adj, *args: Any,
+             **kwargs: Any) -> Tensor:
+        r"""The gates that :meth:`forward` applies, called with the same
+        arguments; with :obj:`momentum`, in evaluation mode.
+
+        Returns:
+            One number, or one per graph if :obj:`batch` is given; stacked
+            along a first dimension for the hops if there are many.
+        """
+        x, graph, groups, _ = self._prepare(x, edge_index, *args, **kwargs,
+                                            counts=True)
+        _, gates = self._diffuse(x, x, graph, groups, self._measures(True))
+        return self._stack_gates(x, gates)
+
+    def _stack_gates(self, x: Tensor, gates: list[OptTensor]) -> Tensor:
+        one = torch.ones(x.shape[:-2], device=x.device,
+                         dtype=accumulation_dtype(x.dtype))
+        out = torch.stack([one if gate is None else gate for gate in gates])
+        return out if self.num_hops > 1 else out[0]
+
+    # The paper's steps #######################################################
+
+    def _measures(self, frozen: bool = False) -> list[Energy]:
+        r"""The energy to measure in each hop."""
+        return [ENERGIES[self.energy]] * self.num_hops
+
+    def _diffuse(self, h: Tensor, x: Tensor, graph: Graph, groups: OneGraph,
+                 measures: list[Energy]) -> tuple[Tensor, list[OptTensor]]:
+        r"""All hops from :obj:`h`, restarting from :obj:`x`, and the gates."""
+        h, x = (v if v.layout == torch.strided else v.to_dense()
+                for v in (h, x))
+        beta, length = self.beta, self._segment
+        if length == self.num_hops:
+            return self._hops(h, x, graph, groups, beta, measures)
+        graph.L.settle()  # before anything is computed twice
+        gates: list[OptTensor] = []
+        for i in range(0, self.num_hops, length):
+            h, some = checkpoint(
+                self._hops, h, x, graph, groups, beta,
+                measures[i:i + length], use_reentrant=False,
+                preserve_rng_state=False)
+            gates += some
+        return h, gates
+
+    def _hops(self, h: Tensor, x: Tensor, graph: Graph, groups: OneGraph,
+              beta: float | Tensor,
+              measures: list[Energy]) -> tuple[Tensor, list[OptTensor]]:
+        # It may run again in the backward pass, when parameters may be
+        # others: it depends on what it is given.
+        gates: list[OptTensor] = []
+        for measure in measures:
+            h, gate = measure.hop(h, graph, groups, beta, self.residual)
+            h = self._restart(h, x)
+            gates.append(gate)
+        return h, gates
+
+    def _restart(self, h: Tensor, x: Tensor) -> Tensor:
+        return torch.lerp(h, x.to(h.dtype), self.alpha) if self.alpha else h
+
+    @property
+    def _segment(self) -> int:
+        # The number of hops to take at once: the backward pass holds the
+        # inputs of all segments and all hops of one of them.
+        if (not self.recompute or not torch.is_grad_enabled() or is_traced()
+                or self.explain):
+            return self.num_hops
+        return math.isqrt(self.num_hops - 1) + 1
+
+    # The inputs ##############################################################
+
+    def _prepare(
+        self, x: Tensor | PairTensor, edge_index: Adj,
+        edge_weight: OptTensor = None,
+        batch: OptTensor | PairTensor = None, batch_size: int | None = None,
+        degree: OptTensor = None, node_weight: OptTensor = None,
+        counts: bool = False,
+    ) -> Inputs:
+        # `to_hetero` makes a pair of nothing.
+        batch, degree, node_weight = (
+            None if isinstance(v, (tuple, list)) and all(
+                side is None for side in v) else v
+            for v in (batch, degree, node_weight))
+        _checks.check_kinds(self._name, edge_index, edge_weight)
+        self._check_devices(x=x, edge_index=edge_index,
+                            edge_weight=edge_weight, batch=batch)
+        x, batch, num_sources = self._join(x, batch)
+        if isinstance(batch_size, (tuple, list)):
+            batch_size = batch_size[1]  # The same on both sides.
+        if degree is not None or node_weight is not None:
+            if num_sources is not None or (batch is not None
+                                           and node_weight is not None):
+                _checks.refuse(self._name, "'degree' or 'node_weight' of more "
+                               'than one graph with one type of nodes',
+                               'leave them out')
+            _checks.check_sample(self._name, x.size(-2), degree, node_weight)
+        graph = self._graph(x, num_sources, edge_index, edge_weight, degree,
+                            node_weight)
+        groups = groups_of(self._name, batch, batch_size, x.size(-2),
+                           graph.P, counts)
+        return Inputs(x, graph, groups, num_sources)
+
+    def _check_devices(self, x: Any, **inputs: Any) -> None:
+        first = x[0] if isinstance(x, (tuple, list)) and x else x
+        if isinstance(first, Tensor):
+            _checks.check_devices(self._name, first.device, x=x, **inputs)
+
+    def _join(self, x: Any,
+              batch: Any) -> tuple[Tensor, OptTensor, int | None]:
+        r"""A bipartite graph is a graph on the nodes of both sides."""
+        if not isinstance(x, (tuple, list)):
+            self._check_features(x)
+            return x, batch, None
+        _checks.check_bipartite(self._name, self, x)
+        source, target = self._map_sides(*x)
+        sides = [side if side.layout == torch.strided else side.to_dense()
+                 for side in (source, target)]
+        if batch is not None:
+            _checks.check_batches(self._name, batch)
+            batch = torch.cat(list(batch))
+        return torch.cat(sides, dim=-2), batch, source.size(-2)
+
+    def _map_sides(self, source: Any, target: Any) -> tuple[Tensor, Tensor]:
+        for side in (source, target):
+            _checks.check_features(self._name, side, node_dim=self.node_dim)
+        _checks.check_widths(self._name, source, target)
+        self._check_features(source)
+        return source, target
+
+    def _check_features(self, x: Any) -> None:
+        _checks.check_features(self._name, x, node_dim=self.node_dim)
+
+    @property
+    def _name(self) -> str:
+        return self.__class__.__name__
+
+    # The graph ###############################################################
+
+    def _graph(self, x: Tensor, num_sources: int | None, edge_index: Adj,
+               edge_weight: OptTensor, degree: OptTensor,
+               node_weight: OptTensor) -> Graph:
+        is_kept = (self.cached and degree is None and node_weight is None
+                   and not self._sends(x, edge_index, edge_weight))
+        if not is_kept or is_traced():
+            return self._make_graph(x, num_sources, edge_index, edge_weight,
+                                    degree, node_weight)
+        inputs = [*_cache.tensors_of(edge_index), edge_weight]
+        size = (edge_index.sizes() if hasattr(edge_index, 'sizes') else
+                edge_index.size())
+        settings = (x.size(-2), num_sources, x.dtype, x.device,
+                    type(edge_index), *size, self.flow, self.improved,
+                    self.add_self_loops, self.normalize,
+                    num_sources is not None and self.energy,
+                    *(v if v is None else v.dtype for v in inputs))
+        # Not read from the layer again: other threads may call it, too.
+        cache = _cache.find(self._cache, settings, inputs)
+        if cache is None:
+            self._cache = None  # Not two at a time.
+            cache = _cache.keep(settings, inputs, lambda: self._make_graph(
+                x, num_sources, edge_index, edge_weight, to_keep=True))
+        self._cache = cache
+        return cache.graph
+
+    def _make_graph(self, x: Tensor, num_sources: int | None,
+                    edge_index: Adj, edge_weight: OptTensor,
+                    degree: OptTensor = None,
+                    node_weight: OptTensor = None,
+                    to_keep: bool = False) -> Graph:
+        num_nodes, dtype = x.size(-2), accumulation_dtype(x.dtype)
+        sizes = num_nodes, num_nodes
+        if num_sources is not None:
+            sizes = num_sources, num_nodes - num_sources
+        edges = to_edges(self._name, edge_index, edge_weight, sizes, dtype,
+                         self.flow)
+        sends = self._sends(x, edge_index, edges.weight)
+        if num_sources is not None:
+            edges = both_ways(edges, num_sources)
+        elif self.add_self_loops:
+            fill = 2.0 if self.improved else 1.0
+            degree = degree if degree is None else degree.to(dtype) + fill
+            edges = self._add_loops(edges, num_nodes, fill, dtype)
+        adj: Operator
+        if sends:
+            adj = Messages(edges, num_nodes, self._send)
+        elif to_keep:
+            adj = CSR.from_edges(edges.clone(), num_nodes).kept()
+        else:
+            adj = CSR.from_edges(edges, num_nodes)
+        L = Laplacian(adj, x.dtype, degree)
+        P = L.P if self.normalize else adj.to(x.dtype)
+        if num_sources is not None and (self.energy == 'total'
+                                        or self.explain):
+            P = P.to_targets(num_sources)
+        if self.explain or node_weight is not None or (
+                sends and not self.normalize):
+            L = self._measured(L, edges, num_sources, node_weight)
+        if to_keep:
+            L.settle()
+        return Graph(P, L)
+
+    def _measured(self, L: Laplacian, edges: Edges, num_sources: int | None,
+                  node_weight: OptTensor) -> Laplacian:
+        r"""The graph to measure on where it is not the one of messages."""
+        row, col, weight = edges.weighted(L.degree.dtype)
+        assert weight is not None
+        degree = None if L.degree is L.received else L.degree
+        if self.explain and self._edge_mask is not None:
+            weight = self._mask_of(weight, num_sources) * weight
+        if node_weight is not None:
+            degree = L.degree
+            stands_for = node_weight.to(weight.dtype)[row]
+            weight = stands_for * weight
+            if can_look(row) and not self.explain:
+                # Most edges of sampled neighborhoods do not count.
+                keep = stands_for != 0
+                row, col, weight = row[keep], col[keep], weight[keep]
+        edges, num_nodes = Edges(row, col, weight), L.degree.numel()
+        if isinstance(L.adj, CSR):
+            return Laplacian(CSR.from_edges(edges, num_nodes), L.degree.dtype,
+                             degree)
+        return Laplacian(Messages(edges, num_nodes), L.degree.dtype, degree)
+
+    def _add_loops(self, edges: Edges, num_nodes: int, fill: float,
+                   dtype: torch.dtype) -> Edges:
+        num_edges = edges.row.numel()
+        edges = with_self_loops(edges, num_nodes, fill, dtype)
+        if self.explain:
+            # Explainers count on loops at the end and nowhere else:
+            keep = edges.row != edges.col
+            keep[num_edges:] = True
+            edges = edges.select(keep)
+        return edges
+
+    def _mask_of(self, weight: Tensor, num_sources: int | None) -> Tensor:
+        r"""An explainer's mask, which weighs the edges of the energy as it
+        does those of the messages.
+        """
+        mask = self._edge_mask
+        assert mask is not None
+        mask = mask.sigmoid() if self._apply_sigmoid else mask
+        if num_sources is not None:  # There, and back.
+            return torch.cat([mask, mask])
+        if mask.numel() != weight.numel():
+            mask = mask[self._loop_mask]
+            mask = torch.cat([mask, mask.new_ones(
+                weight.numel() - mask.numel())])
+        return mask
+
+    def _sends(self, x: Tensor, edge_index: Adj, weight: OptTensor) -> bool:
+        r"""Whether somebody wants to see messages, or has to."""
+        if (not self.fuse or self.explain or self._has_hooks
+                or (isinstance(weight, Tensor) and weight.requires_grad)
+                or getattr(edge_index, 'requires_grad', None) is True):
+            return True
+        if is_traced():
+            return not (x.is_cpu and uses_custom_ops())
+        return not (x.is_cpu or self.cached or is_sparse(edge_index))
+
+    @property
+    def _has_hooks(self) -> bool:
+        return bool(
+            self._propagate_forward_pre_hooks or self._propagate_forward_hooks
+            or self._message_forward_pre_hooks or self._message_forward_hooks
+            or self._aggregate_forward_pre_hooks
+            or self._aggregate_forward_hooks)
+
+    def _send(self, x: Tensor, edges: Messages) -> Tensor:
+        index = edges.index
+        if self.flow == 'target_to_source':
+            index = index.flip(0)
+        # propagate_type: (x: Tensor, edge_weight: OptTensor)
+        return self.propagate(index, x=x, edge_weight=edges.edges.weight)
+
+    def message(self, x_j: Tensor, edge_weight: OptTensor) -> Tensor:
+        r"""The weighted features of the neighbors."""
+        return x_j if edge_weight is None else edge_weight.view(-1, 1) * x_j
+
+    def message_and_aggregate(self, adj_t: Adj, x: Tensor) -> Tensor:
+        r"""The sums of the weighted features of the neighbors."""
+        return spmm(adj_t, x, reduce='sum')
+
+    # What Python and torch ask ###############################################
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles do without the cache: it is made anew.
+        return {**self.__dict__, '_cache': None}
+
+    def __prepare_scriptable__(self) -> None:
+        _checks.refuse(self._name, "'torch.jit.script', which PyTorch has "
+                       'deprecated', "use 'torch.compile', 'torch.export' or "
+                       "'torch.jit.trace'")
+
+    def __repr__(self) -> str:
+        return f"{self._name}({', '.join(self._arguments())})"
+
+    def _arguments(self) -> Iterator[str]:
+        r"""All settings that are not defaults, as they are passed."""
+        defaults = {'beta': BETAS[self.energy],
+                    'residual': self.energy == 'relative',
+                    'add_self_loops': self.normalize and not isinstance(
+                        getattr(self, 'in_channels', None), tuple)}
+        shown = set()
+        for cls in type(self).__mro__:
+            if not issubclass(cls, GatedDiffusion):
+                break
+            for name, parameter in signature(cls.__init__).parameters.items():
+                value = getattr(self, f'_{name}', getattr(self, name, None))
+                value = value is not None if name == 'bias' else value
+                default = parameter.default
+                default = defaults.get(name) if default is None else default
+                if (parameter.kind == parameter.KEYWORD_ONLY
+                        or parameter.default is not parameter.empty) and (
+                            name not in shown and value != default):
+                    yield f'{name}={value!r}'
+                shown.add(name)
+        if self.flow != 'source_to_target':
+            yield f"flow='{self.flow}'"

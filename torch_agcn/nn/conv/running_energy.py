@@ -1,0 +1,144 @@
+import torch
+from torch import Tensor, distributed
+from torch.nn import Module
+
+from torch_agcn._energy import (
+    Energy,
+    Sums,
+    gate_of,
+    relative_sums,
+    to_measure,
+    total_energy,
+)
+from torch_agcn._graph import Graph
+from torch_agcn._groups import OneGraph
+from torch_agcn._tracing import accumulation_dtype
+
+
+class RunningEnergy(Module, Energy):
+    r"""The Dirichlet energy of one hop as a running average over
+    mini-batches, one over all processes of :mod:`torch.distributed`.
+
+    In training, the average includes the present batch, which is also what
+    gradients flow through. In evaluation, it is used as it is, whatever the
+    input. A batch whose energy is not finite is left out.
+
+    Args:
+        momentum (float): The least share of the present batch: the
+            :math:`t`-th batch has the share :math:`\max(1/t,`
+            :obj:`momentum` :math:`)`.
+        width (int, optional): The number of sums. (default: :obj:`1`)
+    """
+
+    sums: Tensor
+    num_batches: Tensor
+
+    def __init__(self, momentum: float, width: int = 1) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer('sums', torch.zeros(width))
+        self.register_buffer('num_batches', torch.tensor(0))
+
+    def reset_parameters(self) -> None:
+        r"""Forgets the average."""
+        self.sums.zero_()
+        self.num_batches.zero_()
+
+    def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
+             beta: float | Tensor) -> Tensor:
+        r"""The gate of the average."""
+        sums = self.measure(h, ph, graph, groups)
+        sums = self._update(sums) if self.training else self._read(sums)
+        return gate_of(self.energy(sums), beta)
+
+    def measure(self, h: Tensor, ph: Tensor, graph: Graph,
+                groups: OneGraph) -> Tensor:
+        r"""What is averaged."""
+        return total_energy(to_measure(h), graph.L, groups).view(1)
+
+    def merge(self, old: Tensor, new: Tensor, share: Tensor) -> Tensor:
+        r"""A share of :obj:`new` and the rest of :obj:`old`."""
+        return torch.lerp(old, new, share)
+
+    def energy(self, sums: Tensor) -> Tensor:
+        r"""The energy that belongs to the sums."""
+        return sums[0]
+
+    def _read(self, sums: Tensor) -> Tensor:
+        return torch.where(self.num_batches > 0, self.sums.to(sums.dtype),
+                           sums)
+
+    def _update(self, sums: Tensor) -> Tensor:
+        new = self._mean_over_ranks(sums.detach())
+        is_finite = new.isfinite().all()
+        share = (1 / (self.num_batches + 1)).clamp(min=self.momentum)
+        old = self.sums.to(sums.dtype)
+        with torch.no_grad():
+            merged = self.merge(old, new, share.to(sums.dtype))
+            self.sums.copy_(torch.where(is_finite, merged, old))
+            self.num_batches += is_finite
+        # The value of the average and the gradient of the batch, which in
+        # expectation is the graph's:
+        return torch.where(is_finite, sums + (merged - sums).detach(),
+                           self._read(sums))
+
+    def _mean_over_ranks(self, sums: Tensor) -> Tensor:
+        if not distributed.is_available() or not distributed.is_initialized():
+            return sums
+        found = [torch.empty_like(sums)
+                 for _ in range(distributed.get_world_size())]
+        distributed.all_gather(found, sums.contiguous())
+        mean = found[0]
+        for i, other in enumerate(found[1:], start=2):
+            mean = self.merge(mean, other, sums.new_tensor(1 / i))
+        return mean
+
+    def _apply(self, fn: object, recurse: bool = True) -> 'RunningEnergy':
+        sums = self.sums  # Half precision is not enough.
+        super()._apply(fn, recurse)
+        self.sums = sums.to(self.sums.device,
+                            accumulation_dtype(self.sums.dtype))
+        return self
+
+
+class RunningRelativeEnergy(RunningEnergy):
+    r"""The relative energy of one hop as a running average of the sums that
+    it is made of, as if the edges of all batches were one graph.
+
+    Args:
+        momentum (float): The least share of the present batch.
+        channels (int): The number of features.
+    """
+
+    def __init__(self, momentum: float, channels: int) -> None:
+        super().__init__(momentum, 3 + channels)
+
+    def measure(self, h: Tensor, ph: Tensor, graph: Graph,
+                groups: OneGraph) -> Tensor:
+        ph = ph if graph.L.P is graph.P else graph.L.P(h)
+        sums = relative_sums(to_measure(h), to_measure(ph), graph.L, groups)
+        return torch.cat([torch.stack(sums[:3]), sums.mean])
+
+    def merge(self, old: Tensor, new: Tensor, share: Tensor) -> Tensor:
+        rough, spread, weight = torch.lerp(old, new, share)[:3]
+        part = share * new[2] / torch.where(weight > 0, weight, 1.0)
+        gap = new[3:] - old[3:]
+        # Each was measured around a mean of its own:
+        spread = spread + (1 - share) * old[2] * part * gap.square().sum()
+        return torch.cat([torch.stack([rough, spread, weight]),
+                          old[3:] + part * gap])
+
+    def energy(self, sums: Tensor) -> Tensor:
+        return Sums(sums[0], sums[1], sums[2], sums[3:]).energy()
+
+
+class FrozenEnergy(Energy):
+    r"""A running energy that is only looked at."""
+
+    def __init__(self, running: RunningEnergy) -> None:
+        self._running = running
+
+    def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
+             beta: float | Tensor) -> Tensor:
+        sums = self._running.measure(h, ph, graph, groups)
+        return gate_of(self._running.energy(self._running._read(sums)), beta)
