@@ -136,7 +136,6 @@ def test_layers_keep_one_graph(calls):
     def check(*args):
         assert calls.builds(convs[0], *args)
         assert not calls.builds(convs[1], *args)
-        assert calls.builds(convs[2], *args)  # another operator
         for conv in convs:
             assert torch.allclose(conv(*args), uncached(conv)(*args),
                                   atol=1e-5)

@@ -1148,6 +1148,7 @@ def test_strange_graphs(mode, num_nodes, num_edges, kind, way):
         assert all(torch.isfinite(p.grad).all() for p in conv.parameters())
 
 
+@pytest.mark.parametrize('way', ['matrix', 'cached', 'device'], indirect=True)
 @pytest.mark.parametrize('mode', MODES + DEEP[-1:])
 def test_huge_features_of_a_real_graph(tmp_path, mode, way):
     data = Planetoid(tmp_path, 'Cora')[0]
