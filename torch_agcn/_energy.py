@@ -58,6 +58,9 @@ def saturation(beta: float, dtype: torch.dtype) -> float:
 def gate_of(energy: Tensor, beta: float | Tensor) -> Tensor:
     r"""The gate, see :meth:`~torch_agcn.functional.anisotropic_gate`."""
     top = math.sqrt(torch.finfo(energy.dtype).max) / 2  # has a finite square
+    if is_traced() and not isinstance(beta, Tensor):
+        # Forward mode makes doubles of numbers times scalars.
+        beta = torch.full_like(energy, beta)
     if isinstance(beta, Tensor):
         last, beta = vanishing(energy.dtype), beta.to(energy.dtype)
         bound = math.sqrt(last) * beta.detach().clamp(
@@ -65,7 +68,7 @@ def gate_of(energy: Tensor, beta: float | Tensor) -> Tensor:
         energy = torch.fmin(energy, bound)  # which NaN becomes
     else:
         most = min(saturation(beta, energy.dtype), top)
-        energy = energy.nan_to_num(nan=most, posinf=most).clamp(max=most)
+        energy = torch.where(energy < most, energy, most)
     return torch.expm1((-beta * energy) * energy).neg()
 
 

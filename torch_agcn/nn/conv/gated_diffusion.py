@@ -515,7 +515,8 @@ class GatedDiffusion(MessagePassing):
             self._propagate_forward_pre_hooks or self._propagate_forward_hooks
             or self._message_forward_pre_hooks or self._message_forward_hooks
             or self._aggregate_forward_pre_hooks
-            or self._aggregate_forward_hooks)
+            or self._aggregate_forward_hooks
+            or self.aggr_module._forward_hooks)
 
     def _send(self, x: Tensor, edges: Messages) -> Tensor:
         index = edges.index
