@@ -224,8 +224,8 @@ def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
     found, x = torch.zeros((), dtype=dtype), x.detach()
     while end < num_edges // 4:
         row, col, weight = adj.part(begin, end)
-        difference = _rows(x, row) - _rows(x, col)
-        terms = difference.to(dtype).square().sum(-1)
+        difference = _rows(x, row).to(dtype) - _rows(x, col).to(dtype)
+        terms = difference.square().sum(-1)
         terms = terms if weight is None else weight.detach() * terms
         found = found + terms.sum(-1) / 2
         part = float(found.min())

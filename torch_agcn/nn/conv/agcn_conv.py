@@ -248,10 +248,8 @@ class AGCNConv(GatedDiffusion):
 
     def _run(self, inputs: Inputs) -> tuple[Tensor, list[OptTensor]]:
         x, graph, groups, num_sources, _ = inputs
-        gates: list[OptTensor]
         if self._weighs_first:
-            measure, = self._measures()
-            gates = [measure.gate(x, x, graph, groups, self.beta)]
+            gates = self._gates(inputs)
             x = self.lin(x)
             out = step(x, graph.P(x), gates[0], groups, self.residual)
             out = self._restart(out, x)
@@ -262,6 +260,13 @@ class AGCNConv(GatedDiffusion):
         if not self._weighs_first and self.lin_dst is None:
             out = self.lin(out)
         return self._add_bias(out, graph), gates
+
+    def _gates(self, inputs: Inputs) -> list[OptTensor]:
+        if not self._weighs_first:
+            return super()._gates(inputs)
+        x, graph, groups, _, _ = inputs
+        measure, = self._measures()
+        return [measure.gate(x, x, graph, groups, self.beta)]
 
     @property
     def _weighs_first(self) -> bool:

@@ -240,7 +240,7 @@ class GatedDiffusion(MessagePassing):
             the hops if there are many.
         """
         inputs = self._prepare(*args, **{**kwargs, 'counts': True})
-        gates, x = self._run(inputs)[1], inputs.x
+        gates, x = self._gates(inputs), inputs.x
         one = torch.ones(x.shape[:-2], device=x.device,
                          dtype=accumulation_dtype(x.dtype))
         out = torch.stack([one if gate is None else gate for gate in gates])
@@ -253,6 +253,9 @@ class GatedDiffusion(MessagePassing):
         x, graph, groups, num_sources, x_0 = inputs
         out, gates = self._diffuse(x, x_0, graph, groups)
         return out if num_sources is None else out[..., num_sources:, :], gates
+
+    def _gates(self, inputs: Inputs) -> list[OptTensor]:
+        return self._run(inputs)[1]
 
     def _measures(self) -> list[Energy]:
         r"""The energy to measure in each hop."""
