@@ -8,12 +8,13 @@ from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import scatter
 
 from torch_agcn._edges import Edges, both_ways, to_edges, with_self_loops
-from torch_agcn._spmm import CSR
+from torch_agcn._spmm import CSR, define
 from torch_agcn._tracing import (
     accumulation_dtype,
     can_look,
     is_traced,
     lazy_property,
+    uses_custom_ops,
 )
 
 
@@ -112,9 +113,11 @@ class Laplacian:
     """
 
     def __init__(self, adj: Operator, dtype: torch.dtype,
-                 degree: OptTensor = None) -> None:
+                 degree: OptTensor = None,
+                 received: OptTensor = None) -> None:
         self.adj, self._dtype = adj, dtype
-        self.received = adj.received(accumulation_dtype(dtype))
+        self.received = (adj.received(accumulation_dtype(dtype))
+                         if received is None else received)
         self.degree = self.received if degree is None else degree
 
     @lazy_property
@@ -204,7 +207,10 @@ def make_graph(how: Recipe, x: Tensor, num_sources: int | None,
                      how.flow)
     if num_sources is not None:
         edges = both_ways(edges, num_sources)
-    elif how.fill is not None:
+    if how.send is None and uses_custom_ops() and (
+            degree is None and node_weight is None):
+        return _compiled_graph(how, x, num_sources, edges)
+    if num_sources is None and how.fill is not None:
         degree = degree if degree is None else degree.to(dtype) + how.fill
         num_edges = edges.row.numel()
         edges = with_self_loops(edges, num_nodes, how.fill, dtype)
@@ -231,6 +237,74 @@ def make_graph(how: Recipe, x: Tensor, num_sources: int | None,
     if how.to_keep:
         L.settle()
     return Graph(P, L)
+
+
+def _compiled_graph(how: Recipe, x: Tensor, num_sources: int | None,
+                    edges: Edges) -> Graph:
+    fill = how.fill if num_sources is None else None
+    rowptr, col, weight, value, received, mean_degree, *back = (
+        torch.ops.torch_agcn.graph(
+            *edges, x.size(-2), fill, how.normalize,
+            not how.targets_only, torch.is_grad_enabled()))
+    P = CSR(rowptr, col, value).to(x.dtype)
+    P.t = CSR(*back).to(x.dtype)
+    L = Laplacian(CSR(rowptr, col, weight), x.dtype, received=received)
+    if not how.targets_only:
+        L.mean_degree = mean_degree
+    if how.normalize:
+        L.P = P
+    if num_sources is not None and how.targets_only:
+        P = P.to_targets(num_sources)
+    return Graph(P, L)
+
+
+def _run_graph(row: Tensor, col: Tensor, weight: OptTensor, num_nodes: int,
+               fill: float | None, normalize: bool, has_mean: bool,
+               has_back: bool) -> tuple[Tensor, ...]:
+    dtype = torch.float if weight is None else weight.dtype
+    edges = Edges(row, col, weight)
+    if fill is not None:
+        edges = with_self_loops(edges, num_nodes, fill, dtype)
+    adj = CSR.from_edges(edges, num_nodes)
+    L = Laplacian(adj, dtype)
+    P: CSR = L.P if normalize else adj
+    one = torch.ones_like(adj.col, dtype=dtype)
+    nothing = one[:0].clone(), adj.col[:0].clone()
+    back = (P.t.rowptr, P.t.col, one if P.value is None else P.t.value) if (
+        has_back) else (nothing[1], nothing[1].clone(), nothing[0].clone())
+    found = [adj.rowptr, adj.col, one if adj.value is None else adj.value,
+             one if P.value is None else P.value, L.received,
+             L.mean_degree if has_mean else nothing[0], *back]
+    # What an operator gives out has memory of its own.
+    used = {v.data_ptr() for v in (row, col, weight) if v is not None}
+    for i, value in enumerate(found):
+        if value.data_ptr() in used:
+            found[i] = value.clone()
+        used.add(found[i].data_ptr())
+    return tuple(found)
+
+
+def _fake_graph(row: Tensor, col: Tensor, weight: OptTensor, num_nodes: int,
+                fill: float | None, normalize: bool, has_mean: bool,
+                has_back: bool) -> tuple[Tensor, ...]:
+    num_edges = row.size(0) + (0 if fill is None else num_nodes)
+    dtype = torch.float if weight is None else weight.dtype
+
+    def empty(size: int, dtype: torch.dtype, is_there: bool = True) -> Tensor:
+        return row.new_empty(size if is_there else 0, dtype=dtype)
+
+    return (empty(num_nodes + 1, row.dtype), empty(num_edges, row.dtype),
+            empty(num_edges, dtype), empty(num_edges, dtype),
+            empty(num_nodes, dtype), empty(num_nodes, dtype, has_mean),
+            empty(num_nodes + 1, row.dtype, has_back),
+            empty(num_edges, row.dtype, has_back),
+            empty(num_edges, dtype, has_back))
+
+
+define('graph(Tensor row, Tensor col, Tensor? weight, SymInt num_nodes, '
+       'float? fill, bool normalize, bool has_mean, bool has_back) -> '
+       '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, '
+       'Tensor)', _run_graph, _fake_graph)
 
 
 def _silent(how: Recipe, L: Laplacian, edges: Edges,
