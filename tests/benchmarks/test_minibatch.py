@@ -81,7 +81,8 @@ def test_gates():
     assert same == pytest.approx(found, abs=1e-5)
     assert abs(mixed[0] - found[0]) > 0.01
     assert model.conv.momentum == 0.1
-    assert model.conv.num_batches_tracked == 2
+    state = model.state_dict()
+    assert state['conv.running_energy.0.num_batches'] == 2
 
 
 def test_loss():

@@ -1132,6 +1132,28 @@ def test_types_under_autocast():
 
 
 @pytest.mark.parametrize('mode', MODES + DEEP)
+@pytest.mark.parametrize('num_nodes', [12, 3000])
+@pytest.mark.parametrize('value', [math.nan, math.inf])
+def test_what_is_not_finite_spreads_along_edges_alone(mode, num_nodes, value,
+                                                      way):
+    # One rule at every size: the gate is open, as that of GCNConv always is.
+    ring = torch.arange(num_nodes)
+    ring = to_undirected(torch.stack([ring, (ring + 1) % num_nodes]))
+    x = torch.randn(num_nodes, 4)
+    x[5, 1] = value
+    conv = way(AGCNConv, 4, 3, **mode)
+    assert (conv.gate(x, ring) == 1).all()
+    reached = (torch.arange(num_nodes) - 5).abs() <= conv.num_hops
+    out = conv(x, ring)
+    assert out.isfinite().all(-1).equal(~reached)
+    if conv.num_hops == 1:
+        gcn = GCNConv(4, 3)
+        gcn.load_state_dict(conv.state_dict())
+        assert torch.allclose(out[~reached], gcn(x, ring)[~reached],
+                              atol=1e-5)
+
+
+@pytest.mark.parametrize('mode', MODES + DEEP)
 @pytest.mark.parametrize('num_nodes, num_edges', [(0, 0), (1, 0), (5, 0),
                                                   (5, 1)])
 @pytest.mark.parametrize('kind', ['random', 'constant', 'zero', 'huge'])
