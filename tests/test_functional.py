@@ -14,6 +14,7 @@ from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
 from torch_agcn.functional import (
     anisotropic_gate,
+    anisotropic_weights,
     dirichlet_energy,
     mean_average_distance,
     relative_energy,
@@ -562,6 +563,79 @@ def test_the_gate_of_the_paper_is_open_on_its_data(tmp_path, name, energy):
     for tenth in range(1, 51):  # the paper's grid
         conv = AGCNConv(data.num_features, 16, beta=tenth / 10)
         assert conv.gate(data.x, data.edge_index) == 1
+
+
+# Weights #####################################################################
+
+
+def dense_weights(x, edge_index, weight=None, beta=3.0, steps=2):
+    r"""The conductances on dense float64 matrices."""
+    source, target = edge_index
+    given = torch.ones(len(source)) if weight is None else weight
+    for step in range(steps + 1):
+        u = x / x.norm(dim=1, keepdim=True).clamp(min=1e-300)
+        spread = 2 * (u - u.mean(0)).square().sum(1).mean()
+        s = (u[source] - u[target]).square().sum(1)
+        s = s / spread if spread > 1e-20 else 0 * s
+        c = torch.exp(-beta * s**2)
+        if step < steps:
+            A = torch.eye(len(x), dtype=torch.double)
+            A.index_put_((target, source), c * given.double(),
+                         accumulate=True)
+            scale = A.sum(1).rsqrt()
+            x = scale[:, None] * A * scale[None, :] @ x
+    return c * given
+
+
+@pytest.mark.parametrize('steps', [0, 1, 2])
+@pytest.mark.parametrize('weighted', [False, True])
+def test_anisotropic_weights_against_dense(steps, weighted, anywhere):
+    edge_index = random_graph(directed=True, loops=False)
+    edge_index = torch.unique(edge_index, dim=1)
+    weight = torch.rand(edge_index.size(1)) if weighted else None
+    x = torch.randn(20, 7)
+    x[3] = 0
+    expected = dense_weights(x.double(), edge_index, weight, 2.0, steps)
+    out = anisotropic_weights(x, edge_index, weight, beta=2.0, steps=steps)
+    assert torch.allclose(out.double(), expected, atol=1e-5)
+    assert torch.equal(out, anisotropic_weights(
+        x, edge_index, weight, beta=2.0, steps=steps))  # deterministic
+    for features in [x.to_sparse(), x.to_sparse_csr(), 1e-25 * x, 1e25 * x]:
+        assert torch.allclose(anisotropic_weights(
+            features, edge_index, weight, beta=2.0, steps=steps), out,
+            atol=1e-5)
+
+
+def test_anisotropic_weights_of_strange_graphs():
+    no_edges = PATH[:, :0]
+    assert anisotropic_weights(torch.randn(0, 3), no_edges).shape == (0, )
+    assert anisotropic_weights(torch.randn(1, 3), no_edges).shape == (0, )
+    # All alike, or nothing at all: features say nothing.
+    for x in [torch.ones(3, 2), torch.zeros(3, 2), torch.empty(3, 0)]:
+        assert anisotropic_weights(x, PATH).tolist() == [1] * 4
+    # With beta = 0 all conduct alike:
+    x = torch.randn(3, 2)
+    assert anisotropic_weights(x, PATH, beta=0.0).tolist() == [1] * 4
+    for value in [math.nan, math.inf]:
+        x[1, 0] = value
+        assert anisotropic_weights(x, PATH).isfinite().all()
+    # A loop conducts fully, isolated nodes do not matter:
+    loop = torch.tensor([[0, 0, 1], [0, 1, 0]])
+    assert anisotropic_weights(torch.randn(5, 4), loop)[0] == 1
+    with pytest.raises(ValueError, match=r"anisotropic_weights.*'x'"):
+        anisotropic_weights(torch.randn(2, 3, 4), PATH)
+    with pytest.raises(ValueError, match='steps=-1'):
+        anisotropic_weights(x, PATH, steps=-1)
+
+
+def test_anisotropic_weights_see_two_clusters():
+    x = torch.cat([torch.randn(60, 8) + 3, torch.randn(60, 8) - 3])
+    inside = torch.cat([torch.randint(60, (2, 300)),
+                        torch.randint(60, 120, (2, 300))], dim=1)
+    across = torch.stack([torch.randint(60, (100, )),
+                          torch.randint(60, 120, (100, ))])
+    weight = anisotropic_weights(x, torch.cat([inside, across], dim=1))
+    assert weight[:600].mean() > 0.9 and weight[600:].mean() < 0.1
 
 
 # Bad input ###################################################################

@@ -234,6 +234,12 @@ def check_gate(owner: str, energy: Any, beta: Any) -> None:
         refuse(owner, f'beta={beta.tolist()}', 'pass numbers >= 0')
 
 
+def check_conductance(owner: str, beta: Any, steps: Any) -> None:
+    check_beta(owner, beta, learn_beta=False)
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 0:
+        refuse(owner, f'steps={steps!r}', 'pass a whole number >= 0')
+
+
 def check_diffusion(owner: str, layer: Any) -> None:
     if layer.energy not in ('total', 'relative'):
         refuse(owner, f"energy='{layer.energy}'",

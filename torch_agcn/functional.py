@@ -11,6 +11,7 @@ from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import is_sparse
 
 from torch_agcn import _checks, _energy
+from torch_agcn._conductance import conductances
 from torch_agcn._edges import Edges, to_edges, with_self_loops
 from torch_agcn._graph import Laplacian, Messages
 from torch_agcn._groups import OneGraph, groups_of
@@ -19,6 +20,7 @@ from torch_agcn._tracing import accumulation_dtype, can_look, is_traced
 
 __all__ = [
     'anisotropic_gate',
+    'anisotropic_weights',
     'dirichlet_energy',
     'mean_average_distance',
     'relative_energy',
@@ -202,6 +204,61 @@ def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
     """
     _checks.check_gate('anisotropic_gate', energy, beta)
     return _energy.gate_of(energy.to(accumulation_dtype(energy.dtype)), beta)
+
+
+@torch.no_grad()
+def anisotropic_weights(
+    x: Tensor,
+    edge_index: Adj,
+    edge_weight: OptTensor = None,
+    beta: float = 3.0,
+    steps: int = 2,
+    batch: OptTensor = None,
+    batch_size: int | None = None,
+) -> Tensor:
+    r"""Edge weights under which edges between unrelated nodes hardly count:
+    the conductances
+
+    .. math::
+        c_{ij} = \exp(-\beta s_{ij}^2), \quad s_{ij} = \frac{{\| \mathbf{u}_i
+        - \mathbf{u}_j \|}^2}{2 \, \textrm{mean}_k {\| \mathbf{u}_k -
+        \mathbf{\bar{u}} \|}^2}, \quad \mathbf{u}_i =
+        \frac{\mathbf{x}_i}{\| \mathbf{x}_i \|}
+
+    times the given weights: Perona and Malik's, which are the gate of the
+    paper per edge with its sense reversed.
+    Unrelated nodes have :math:`s_{ij} \approx 1`, whatever the graph.
+    The features are smoothed :obj:`steps` times with the conductances before,
+    so that the last ones compare neighborhoods.
+
+    They help where edges may be wrong and neighbors should be alike. Where
+    neighbors differ by nature, they destroy what the graph says.
+
+    Args:
+        x, edge_index, edge_weight, batch, batch_size: As in
+            :meth:`dirichlet_energy`, without leading dimensions.
+        beta (float, optional): How sharply edges are told apart; with
+            :obj:`0.0` all conduct alike. (default: :obj:`3.0`)
+        steps (int, optional): How often features are smoothed.
+            (default: :obj:`2`)
+
+    Returns:
+        A weight for each edge, in the order of :obj:`edge_index`, or row by
+        row of a sparse matrix. It does not lead back to a gradient.
+
+    Example:
+        >>> x = torch.tensor([[1., 0.], [1., 0.], [0., 1.]])
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> anisotropic_weights(x, edge_index, beta=0.5, steps=0)
+        tensor([1.0000, 1.0000, 0.0796, 0.0796])
+    """
+    owner = 'anisotropic_weights'
+    _checks.check_conductance(owner, beta, steps)
+    _checks.check_features(owner, x, node_dim=0)
+    x, edges, groups = _read(owner, x, edge_index, edge_weight, batch,
+                             batch_size)
+    weight = conductances(x, edges, groups, float(beta), steps)
+    return weight if edges.weight is None else weight * edges.weight
 
 
 def _read(owner: str, x: Tensor, edge_index: Adj, edge_weight: OptTensor,

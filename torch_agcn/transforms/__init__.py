@@ -1,5 +1,6 @@
 r"""Transforms of graphs, for use with :mod:`torch_geometric.transforms`."""
 
+from .anisotropic_weights import AnisotropicWeights
 from .knn_graph import KNNGraph
 
-__all__ = ['KNNGraph']
+__all__ = ['AnisotropicWeights', 'KNNGraph']

@@ -1,0 +1,111 @@
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.datapipes import functional_transform
+from torch_geometric.data.storage import EdgeStorage
+from torch_geometric.transforms import BaseTransform
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils.sparse import set_sparse_value
+
+from torch_agcn import _checks
+from torch_agcn.functional import anisotropic_weights
+
+
+@functional_transform('anisotropic_weights')
+class AnisotropicWeights(BaseTransform):
+    r"""Sets :obj:`data.edge_weight` such that edges between unrelated nodes
+    hardly count, see :meth:`~torch_agcn.functional.anisotropic_weights`
+    (functional name: :obj:`anisotropic_weights`).
+
+    Every layer that takes edge weights profits. For those that take none,
+    *e.g.*, :class:`~torch_geometric.nn.conv.GATConv` and
+    :class:`~torch_geometric.nn.conv.SAGEConv`, a :obj:`threshold` drops edges
+    instead.
+
+    In heterogeneous graphs, it acts on edges between nodes of one type.
+
+    Args:
+        beta (float, optional): How sharply edges are told apart.
+            (default: :obj:`3.0`)
+        steps (int, optional): How often features are smoothed before they
+            are compared. (default: :obj:`2`)
+        threshold (float, optional): If given, edges that conduct less are
+            dropped, with all their attributes, and no weights are set.
+            (default: :obj:`None`)
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> x = torch.tensor([[1., 0.], [1., 0.], [0., 1.]])
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> data = Data(x=x, edge_index=edge_index)
+        >>> AnisotropicWeights(beta=0.5, steps=0)(data).edge_weight
+        tensor([1.0000, 1.0000, 0.0796, 0.0796])
+        >>> AnisotropicWeights(steps=0, threshold=0.5)(data).edge_index
+        tensor([[0, 1],
+                [1, 0]])
+    """
+
+    def __init__(self, beta: float = 3.0, steps: int = 2,
+                 threshold: float | None = None) -> None:
+        name = self.__class__.__name__
+        _checks.check_conductance(name, beta, steps)
+        if threshold is not None and not (
+                _checks.is_number(threshold) and 0 <= threshold <= 1):
+            _checks.refuse(name, f'threshold={threshold!r}',
+                           'pass a number in [0, 1], or None for weights')
+        self.beta = beta
+        self.steps = steps
+        self.threshold = threshold
+
+    def forward(self, data: Data | HeteroData) -> Data | HeteroData:
+        r"""Weighs or drops the edges."""
+        for store in data.edge_stores:
+            nodes: Any = data
+            if isinstance(data, HeteroData):
+                source, _, target = store._key
+                if source != target:
+                    continue
+                nodes = data[source]
+            self._apply(store, nodes)
+        return data
+
+    def _apply(self, store: EdgeStorage, nodes: Any) -> None:
+        x, batch = getattr(nodes, 'x', None), getattr(nodes, 'batch', None)
+        adj = store.get('adj_t', store.get('edge_index'))
+        if x is None or adj is None:
+            _checks.refuse(self.__class__.__name__, "data without 'x' or "
+                           "'edge_index'", 'pass features and a graph')
+        if 'adj_t' in store:
+            self._apply_to_matrix(store, x, batch)
+        elif self.threshold is None:
+            store.edge_weight = anisotropic_weights(
+                x, adj, store.get('edge_weight'), self.beta, self.steps,
+                batch)
+        else:
+            weight = anisotropic_weights(x, adj, None, self.beta, self.steps,
+                                         batch)
+            keep = weight >= self.threshold
+            keys = [key for key in store if store.is_edge_attr(key)]
+            for key in keys:
+                dim = store._parent().__cat_dim__(key, store[key], store)
+                store[key] = store[key].index_select(
+                    dim, keep.nonzero().view(-1))
+
+    def _apply_to_matrix(self, store: EdgeStorage, x: Any,
+                         batch: Any) -> None:
+        if self.threshold is not None:
+            _checks.refuse(self.__class__.__name__, "'adj_t' and a threshold",
+                           "drop edges before 'ToSparseTensor'")
+        adj = store.adj_t
+        weight = anisotropic_weights(x, adj, None, self.beta, self.steps,
+                                     batch)
+        if isinstance(adj, SparseTensor):
+            store.adj_t = adj.set_value(weight, layout='coo')
+        else:
+            adj = adj.coalesce() if adj.layout == torch.sparse_coo else adj
+            store.adj_t = set_sparse_value(adj, weight)
+
+    def __repr__(self) -> str:
+        return (f'{self.__class__.__name__}(beta={self.beta}, '
+                f'steps={self.steps}, threshold={self.threshold})')
