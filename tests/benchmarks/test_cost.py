@@ -82,7 +82,9 @@ def test_measured_memory():
 
     few, many = (megabytes(SATURATED, 4000, edges)
                  for edges in [40_000, 80_000])
-    assert few == many  # no tensor has a row for each edge
+    # No tensor has a row of features for each edge; to compare the graph that
+    # is kept takes two whole numbers each:
+    assert many - few <= 40_000 * 2 * 8 / 2**20
     # Outputs, their gradients and what lies between:
     assert few >= 2 * 4000 * 16 * 4 / 2**20
     assert megabytes(SATURATED, 8000, 40_000) == pytest.approx(2 * few,
