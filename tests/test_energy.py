@@ -280,9 +280,10 @@ def test_more_nodes_than_16_bits_count(mode, directed, way):
 @pytest.mark.parametrize('mode', [
     dict(energy='total', residual=False, beta=1e-3),
     dict(energy='relative', residual=True, beta=1.0)])
-@pytest.mark.parametrize('change', ['edge', 'weight', 'loop', 'isolated'])
+@pytest.mark.parametrize('change', ['edge', 'weight', 'loop', 'isolated',
+                                    'ring'])
 def test_graphs_that_are_nearly_symmetric(mode, change, way):
-    # One edge leads elsewhere, or weighs something else on its way back.
+    # Some edge leads elsewhere, or weighs something else on its way back.
     edge_index = to_undirected(torch.randint(12, (2, 20)), num_nodes=13)
     weight = torch.ones(edge_index.size(1))
     if change == 'edge':
@@ -293,6 +294,10 @@ def test_graphs_that_are_nearly_symmetric(mode, change, way):
         loop = torch.tensor([[5, 5], [5, 5]])
         edge_index = torch.cat([edge_index, loop], dim=1)
         weight = torch.cat([weight, torch.tensor([7.0, 2.0])])
+    elif change == 'ring':  # As many edges there as back, of equal weight.
+        edge_index = torch.stack([torch.arange(12),
+                                  (torch.arange(12) + 1) % 12])
+        weight = torch.ones(12)
     x = torch.randn(12 + (change == 'isolated'), 4)
     for kwargs in [{}, dict(add_self_loops=False)]:
         agree(way(AGCNConv, 4, 3, num_hops=2, **mode, **kwargs), x,

@@ -1,12 +1,12 @@
 r"""Energies of features, the gates they lead to, and the hop they gate."""
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_agcn._edges import Edges
-from torch_agcn._graph import Graph, Laplacian, Messages, Operator
+from torch_agcn._graph import Graph, Laplacian, Operator
 from torch_agcn._groups import OneGraph
 from torch_agcn._spmm import CSR, define
 from torch_agcn._tracing import (
@@ -14,9 +14,11 @@ from torch_agcn._tracing import (
     can_look,
     is_traced,
     is_vmapped,
+    lazy_property,
     uses_custom_ops,
 )
 
+ALL = slice(None)
 
 
 def blocks(num_rows: int, width: int) -> list[slice]:
@@ -24,10 +26,23 @@ def blocks(num_rows: int, width: int) -> list[slice]:
     several operations pass over them, and for malloc to keep their memory.
     """
     step = max(2**17 // max(width, 1), 1)
-    return [slice(i, i + step) for i in range(0, max(num_rows, 1), step)]
+    if num_rows <= step:
+        return [ALL]
+    return [slice(i, i + step) for i in range(0, num_rows, step)]
 
 
-# The gate ####################################################################
+def take(x: Tensor, some: slice) -> Tensor:
+    r"""Some rows of :obj:`[*, N, F]`."""
+    return x if some is ALL else x[..., some, :]
+
+
+def to_measure(x: Tensor) -> Tensor:
+    r"""Dense features, precise enough to take sums of."""
+    x = x if x.layout == torch.strided else x.to_dense()
+    return x.to(accumulation_dtype(x.dtype))
+
+
+# The gate and the hop ########################################################
 
 
 def vanishing(dtype: torch.dtype) -> float:
@@ -43,16 +58,18 @@ def saturation(beta: float, dtype: torch.dtype) -> float:
 def gate_of(energy: Tensor, beta: float | Tensor) -> Tensor:
     r"""The gate, see :meth:`~torch_agcn.functional.anisotropic_gate`."""
     top = math.sqrt(torch.finfo(energy.dtype).max) / 2  # has a finite square
-    bound: Tensor
+    if is_traced() and not isinstance(beta, Tensor):
+        # Forward mode makes doubles of numbers times scalars.
+        beta = torch.full_like(energy, beta)
     if isinstance(beta, Tensor):
-        beta = beta.to(energy.dtype)
-        last = vanishing(energy.dtype)
+        last, beta = vanishing(energy.dtype), beta.to(energy.dtype)
         bound = math.sqrt(last) * beta.detach().clamp(
             min=last / top**2).rsqrt()
+        energy = torch.fmin(energy, bound)  # which NaN becomes
     else:
-        bound = energy.new_tensor(min(saturation(beta, energy.dtype), top))
-    energy = torch.fmin(energy, bound)  # which NaN becomes
-    return -torch.expm1(-(beta * energy) * energy)
+        most = min(saturation(beta, energy.dtype), top)
+        energy = torch.where(energy < most, energy, most)
+    return torch.expm1((-beta * energy) * energy).neg()
 
 
 def step(h: Tensor, ph: Tensor, gate: Tensor | None, groups: OneGraph,
@@ -64,9 +81,6 @@ def step(h: Tensor, ph: Tensor, gate: Tensor | None, groups: OneGraph,
         return ph
     gate = groups.numbers(gate).to(ph.dtype)
     return torch.lerp(h.to(ph.dtype), ph, gate) if residual else gate * ph
-
-
-# Total #######################################################################
 
 
 class Energy:
@@ -88,24 +102,26 @@ class Energy:
         return step(h, ph, gate, groups, residual), gate
 
 
+# Total #######################################################################
+
+
 class Total(Energy):
     r"""The paper's energy."""
 
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
              beta: float | Tensor) -> Tensor | None:
-        L, is_one = graph.L, type(groups) is OneGraph
-        if is_one and isinstance(beta, float):
-            if can_look(h) and is_saturated(h, L.adj, beta):
+        L = graph.L
+        if type(groups) is not OneGraph:
+            pass
+        elif can_look(h):
+            if isinstance(beta, float) and is_saturated(h, L.adj, beta):
                 return None
-            if uses_custom_ops() and h.is_cpu and h.dim() == 2:
-                return gate_of(_compiled_energy(h, L.adj, beta), beta)
+        elif uses_custom_ops() and isinstance(L.adj, CSR) and h.dim() == 2:
+            energy = torch.ops.torch_agcn.energy(
+                to_measure(h), L.adj.rowptr, L.adj.col, L.adj.value,
+                beta if isinstance(beta, float) else 0.0)
+            return gate_of(energy, beta)
         return gate_of(total_energy(to_measure(h), L, groups), beta)
-
-
-def to_measure(x: Tensor) -> Tensor:
-    r"""Dense features, precise enough to take sums of."""
-    x = x if x.layout == torch.strided else x.to_dense()
-    return x.to(accumulation_dtype(x.dtype))
 
 
 def total_energy(x: Tensor, L: Laplacian, groups: OneGraph) -> Tensor:
@@ -132,35 +148,38 @@ def _matrix_energy(x: Tensor, L: Laplacian,
     """
     if x.is_cpu:
         ax = L.adj.product(x)
-        energy, whole = _difference_of_sums(x, ax, L, groups)
-        if bool((energy >= 1e-3 * whole).all()):
+        energy, is_exact = _difference_of_sums(x, ax, L, groups)
+        if is_exact:
             return energy, ax, None
     # The Laplacian annihilates what is constant on a graph. In floating point
     # it does so only if that has been taken away before:
     mean = groups.mean(x)
     x = x - groups.rows(mean)
     ax = L.adj.product(x)
-    energy, whole = _difference_of_sums(x, ax, L, groups)
-    if x.is_cpu and not bool((energy >= 1e-3 * whole).all()):
-        # Smooth, but not constant. Term by term, nothing cancels:
-        energy = torch.zeros_like(energy)
-        for some in blocks(L.adj.num_edges, x[..., 0, :].numel()):
-            part = L.adj.part(some.start, min(some.stop, L.adj.num_edges))
+    energy, is_exact = _difference_of_sums(x, ax, L, groups)
+    if not is_exact:  # Term by term, nothing cancels.
+        energy, count = torch.zeros_like(energy), L.adj.num_edges
+        for some in blocks(count, x[..., 0, :].numel()):
+            part = L.adj.part(*some.indices(count)[:2])
             energy += _edge_energy(x, part, groups)
     return energy.clamp(min=0), ax, mean
 
 
 def _difference_of_sums(x: Tensor, ax: Tensor, L: Laplacian,
-                        groups: OneGraph) -> tuple[Tensor, Tensor]:
-    # The energy, and the sum that most of it may be taken away from.
-    weight = L.mean_degree.unsqueeze(-1)
-    energy = whole = x.new_zeros(())
+                        groups: OneGraph) -> tuple[Tensor, bool]:
+    # The energy, and whether enough is left of what it was taken away from.
+    weight, energy, whole = L.mean_degree.unsqueeze(-1), [], []
     for some in blocks(x.size(-2), x.size(-1)):
-        part, own = x[..., some, :], groups[some]
-        square = own.dot(part, weight[some] * part)
-        whole = whole + square
-        energy = energy + (square - own.dot(part, ax[..., some, :]))
-    return energy, whole
+        part, own = take(x, some), groups.of_nodes(some)
+        whole.append(own.dot(part, take(weight, some) * part))
+        energy.append(whole[-1] - own.dot(part, take(ax, some)))
+    left, of = total(energy), total(whole)
+    return left, not x.is_cpu or bool((left >= 1e-3 * of).all())
+
+
+def total(values: list[Tensor]) -> Tensor:
+    r"""The sum of what was found in blocks."""
+    return values[0] if len(values) == 1 else torch.stack(values).sum(0)
 
 
 class _TotalEnergy(torch.autograd.Function):
@@ -179,27 +198,20 @@ class _TotalEnergy(torch.autograd.Function):
         weight = 2 * ctx.L.mean_degree.unsqueeze(-1)
         grad = groups.numbers(grad)
         if torch.is_grad_enabled() or is_vmapped(grad):
-            both = adj(x) + adj.t(x)
-            return grad * (weight * x - both), None, None
+            return grad * (weight * x - adj(x) - adj.t(x)), None, None
         x = x if mean is None else x - groups.rows(mean)
         out = torch.empty_like(x)
         other = ax if adj.is_symmetric else adj.t.product(x)
         for some in blocks(x.size(-2), x.size(-1)):
-            part = out[..., some, :]
-            torch.mul(x[..., some, :], weight[some], out=part)
-            part.sub_(ax[..., some, :]).sub_(other[..., some, :])
+            part = take(out, some)
+            torch.mul(take(x, some), take(weight, some), out=part)
+            part.sub_(take(ax, some)).sub_(take(other, some))
         return out.mul_(grad), None, None
-
-
-# Saturation ##################################################################
 
 
 def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
     r"""Whether a few edges prove that the gate on the Dirichlet energy of
-    :obj:`x` is exactly one.
-
-    No term of the energy is negative, so that a part of the sum is a lower
-    bound of it.
+    :obj:`x` is exactly one: no term of the energy is negative.
     """
     num_edges, dtype = adj.num_edges, accumulation_dtype(x.dtype)
     needed = saturation(beta, dtype)
@@ -207,14 +219,15 @@ def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
         return False
     is_dense = x.layout == torch.strided
     width = x.size(-1) if is_dense else x._nnz() // max(x.size(0), 1)
-    begin, end = 0, max(2**12 // max(width, 1), 1)
-    energy = torch.zeros((), dtype=dtype)
+    begin, end, found = 0, max(2**12 // max(width, 1), 1), 0.0
+    x = x.detach()
     while end < num_edges // 4:
         row, col, weight = adj.part(begin, end)
-        terms = _squared_differences(x.detach(), row, col)
+        difference = _rows(x, row) - _rows(x, col)
+        terms = difference.to(dtype).square().sum(-1)
         terms = terms if weight is None else weight.detach() * terms
-        energy = energy + terms.sum(-1) / 2
-        part = float(energy.min())
+        found = found + terms.sum(-1) / 2
+        part = float(found.min())
         if part >= needed:
             return True
         if not part * num_edges >= needed * end:
@@ -223,34 +236,24 @@ def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
     return False
 
 
-def _squared_differences(x: Tensor, row: Tensor, col: Tensor) -> Tensor:
-    r"""Between the features at both ends of some edges, dense or sparse."""
-    dtype = accumulation_dtype(x.dtype)
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    r"""Rows of dense or sparse features; torch selects rows of sparse ones by
+    a look at all entries.
+    """
     if x.layout == torch.strided:
-        a, b = (x.index_select(-2, index).to(dtype) for index in (row, col))
-        return torch.linalg.vector_norm(a - b, dim=-1).square()
+        return x.index_select(-2, index)
     if x.layout == torch.sparse_csr:
-        rowptr, feature = x.crow_indices().long(), x.col_indices().long()
+        rowptr, col = x.crow_indices().long(), x.col_indices().long()
     else:
         x = x.to_sparse_coo().coalesce()
-        entry_row, feature = x.indices()
-        rowptr = torch._convert_indices_from_coo_to_csr(entry_row, x.size(0))
-    # Torch selects rows of sparse matrices by a look at all entries. Here the
-    # entries of both ends are laid side by side and sorted by edge and
-    # feature, so that what is to be subtracted comes in pairs.
-    num_edges, ends = row.numel(), torch.cat([row, col])
-    start, count = rowptr[ends], rowptr[ends + 1] - rowptr[ends]
-    end = torch.repeat_interleave(count)
-    entry = torch.arange(end.numel()) + (start - count.cumsum(0) + count)[end]
-    edge = end % num_edges
-    _, order = (edge * x.size(1) + feature[entry]).sort()
-    edge, feature, value = (v[order] for v in (
-        edge, feature[entry],
-        torch.where(end < num_edges, 1, -1) * x.values()[entry].to(dtype)))
-    paired = (edge[1:] == edge[:-1]) & (feature[1:] == feature[:-1])
-    value[:-1] += torch.where(paired, value[1:], 0)
-    value[1:][paired] = 0
-    return value.new_zeros(num_edges).index_add_(0, edge, value.square())
+        row, col = x.indices()
+        rowptr = torch._convert_indices_from_coo_to_csr(row, x.size(0))
+    start, count = rowptr[index], rowptr[index + 1] - rowptr[index]
+    row = torch.repeat_interleave(count)
+    entry = torch.arange(row.numel()) + (start - count.cumsum(0) + count)[row]
+    out = x.values().new_zeros(index.numel(), x.size(1))
+    out[row, col[entry]] = x.values()[entry]
+    return out
 
 
 # Relative ####################################################################
@@ -276,38 +279,38 @@ class Relative(Energy):
         return super().hop(h, graph, groups, beta, residual)
 
 
-class Sums(NamedTuple):
+class Sums:
     r"""What the relative energy is made of: the Dirichlet energy of
     :math:`\mathbf{\tilde{D}}^{-1/2} \mathbf{H}`, its spread around its mean
     weighted by degree, all weight, and that mean.
     """
 
-    rough: Tensor
-    spread: Tensor
-    weight: Tensor
-    mean: Tensor
+    def __init__(self, rough: Tensor, spread: Tensor, weight: Tensor,
+                 mean: Tensor) -> None:
+        self.rough, self.spread = rough, spread
+        self.weight, self.mean = weight, mean
+        # The spread around zero:
+        self.whole = spread + weight * mean.square().sum(-1)
 
-    @property
-    def whole(self) -> Tensor:
-        r"""The spread around zero."""
-        return self.spread + self.weight * self.mean.square().sum(-1)
-
-    def energy(self) -> Tensor:
-        r"""The relative energy."""
-        return (self.rough / self.divisor()).clamp(0, 2)
-
+    @lazy_property
     def divisor(self) -> Tensor:
         r"""The spread, and infinity if it is rounding noise."""
         noise = (256 * torch.finfo(self.spread.dtype).eps)**2
         return torch.where(self.spread <= noise * self.whole, math.inf,
                            self.spread)
 
+    @lazy_property
+    def energy(self) -> Tensor:
+        r"""The relative energy."""
+        return (self.rough / self.divisor).clamp(0, 2)
+
+    @property
     def is_normal(self) -> bool:
         r"""Whether no squares have vanished or become infinite."""
-        if self.spread.numel() == 0:
-            return True
-        low, high = (float(v) for v in self.whole.detach().aminmax())
-        return low > 2.0**-80 and high < 2.0**80
+        whole = self.whole.detach()
+        if whole.dim() == 0:
+            return 2.0**-80 < float(whole) < 2.0**80
+        return bool(((whole > 2.0**-80) & (whole < 2.0**80)).all())
 
 
 def relative_sums(h: Tensor, ph: Tensor, L: Laplacian,
@@ -317,37 +320,34 @@ def relative_sums(h: Tensor, ph: Tensor, L: Laplacian,
     """
     is_whole = is_traced() or (torch.is_grad_enabled() and (
         h.requires_grad or ph.requires_grad))
-    parts = [slice(None)] if is_whole else blocks(h.size(-2), h.size(-1))
+    parts = [ALL] if is_whole else blocks(h.size(-2), h.size(-1))
     weight = groups.sum(L.mean_degree)
-    mean = rough = spread = h.new_zeros(())
-    for some in parts:
-        mean = mean + groups[some].sum_rows(h[..., some, :],
-                                            L.mean_weight[some])
+    mean = total([groups.of_nodes(some).sum_rows(
+        take(h, some) * take(L.terms.weight, some)) for some in parts])
     mean = mean / _positive(weight).unsqueeze(-1)
-    for some in parts:
-        more = _sums_of_rows(h[..., some, :], ph[..., some, :], mean, L,
-                             groups[some], some)
-        rough, spread = rough + more[0], spread + more[1]
+    rough, spread = (total(list(found)) for found in zip(*(
+        _sums_of_rows(take(h, some), take(ph, some), mean, L,
+                      groups.of_nodes(some), some) for some in parts)))
     if not L.is_even:
-        lone = groups.sum(L.lone_weight) * mean.square().sum(-1)
+        lone = groups.sum(L.terms.lone.squeeze(-1)) * mean.square().sum(-1)
         rough, spread = rough + lone, spread + lone
     return Sums(rough, spread, weight, mean)
-
-
-def _positive(total: Tensor) -> Tensor:
-    # To divide by: where it is zero, so is what is divided.
-    return total.clamp(min=torch.finfo(total.dtype).tiny)
 
 
 def _sums_of_rows(h: Tensor, ph: Tensor, mean: Tensor, L: Laplacian,
                   groups: OneGraph, some: slice) -> tuple[Tensor, Tensor]:
     own = groups.rows(mean)
-    centred = torch.addcmul(h, L.root[some], own, value=-1)
+    centred = torch.addcmul(h, take(L.terms.root, some), own, value=-1)
     if L.is_even:
         return groups.dot(centred, h - ph), groups.dot(centred, centred)
-    weighted = L.ratio[some] * centred
-    difference = torch.addcmul(weighted - ph, L.shift[some], own)
+    weighted = take(L.terms.ratio, some) * centred
+    difference = torch.addcmul(weighted - ph, take(L.terms.shift, some), own)
     return groups.dot(centred, difference), groups.dot(centred, weighted)
+
+
+def _positive(weight: Tensor) -> Tensor:
+    # To divide by: where it is zero, so is what is divided.
+    return weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def relative_energy(h: Tensor, ph: Tensor, L: Laplacian,
@@ -357,14 +357,14 @@ def relative_energy(h: Tensor, ph: Tensor, L: Laplacian,
     """
     if can_look(h):
         sums = relative_sums(h, ph, L, groups)
-        if sums.is_normal():
-            return sums.energy()
+        if sums.is_normal:
+            return sums.energy
     # Scale does not matter to the energy, but to its squares. A power of two
     # changes no digit.
     top = groups.amax(h)
     mantissa, _ = torch.frexp(top)
     scale = groups.numbers(torch.where(top > 0, mantissa / top, 1.0))
-    return relative_sums(h * scale, ph * scale, L, groups).energy()
+    return relative_sums(h * scale, ph * scale, L, groups).energy
 
 
 # The fused hop ###############################################################
@@ -379,9 +379,9 @@ def _fused_hop(h: Tensor, graph: Graph, groups: OneGraph,
     """
     dtype = accumulation_dtype(h.dtype)
     with torch.no_grad():
-        ph = graph.P.product(h)
+        ph = graph.P.product(h)  # type: ignore[union-attr]
         sums = relative_sums(h.to(dtype), ph.to(dtype), graph.L, groups)
-        if not sums.is_normal():
+        if not sums.is_normal:
             return None
     if torch.is_grad_enabled() and (h.requires_grad or (
             isinstance(beta, Tensor) and beta.requires_grad)):
@@ -389,7 +389,7 @@ def _fused_hop(h: Tensor, graph: Graph, groups: OneGraph,
         out, gate = _Hop.apply(h.to(dtype), beta, ph.to(dtype), sums, graph,
                                groups, residual)
         return out.to(ph.dtype), gate
-    gate = gate_of(sums.energy(), beta)
+    gate = gate_of(sums.energy, beta)
     share = groups.numbers(gate).to(ph.dtype)
     if residual:
         return torch.lerp(h.to(ph.dtype), ph, share, out=ph), gate
@@ -401,9 +401,8 @@ class _Hop(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, beta: Tensor, ph: Tensor, sums: Sums,
                 graph: Graph, groups: OneGraph,
                 residual: bool) -> tuple[Tensor, Tensor]:
-        energy = sums.energy()
-        gate = gate_of(energy, beta)
-        ctx.save_for_backward(h, ph, beta, gate, energy, sums.divisor(),
+        gate = gate_of(sums.energy, beta)
+        ctx.save_for_backward(h, ph, beta, gate, sums.energy, sums.divisor,
                               sums.mean)
         ctx.graph, ctx.groups, ctx.residual = graph, groups, residual
         ctx.mark_non_differentiable(gate)
@@ -416,12 +415,10 @@ class _Hop(torch.autograd.Function):
         graph, groups = ctx.graph, ctx.groups
         if torch.is_grad_enabled() or is_vmapped(grad):
             return _plain_gradient(grad, h, beta, graph, groups, ctx.residual)
-        grad_gate = h.new_zeros(())
-        for some in blocks(h.size(-2), h.size(-1)):
-            part = ph[..., some, :]
-            part = part - h[..., some, :] if ctx.residual else part
-            grad_gate = grad_gate + groups[some].dot(part,
-                                                     grad[..., some, :])
+        grad_gate = total([groups.of_nodes(some).dot(
+            take(ph, some) - take(h, some) if ctx.residual else
+            take(ph, some), take(grad, some))
+            for some in blocks(h.size(-2), h.size(-1))])
         # g = 1 - exp(-u):
         u = (beta * energy * energy).clamp(max=vanishing(h.dtype))
         rest = torch.exp(-u)
@@ -429,59 +426,57 @@ class _Hop(torch.autograd.Function):
         slope = torch.where(energy > 0, 2 * u * rest / energy, 0.0)
         slope = grad_gate * slope / spread
         pull = _even_gradient if graph.L.is_even else _uneven_gradient
-        out = pull(grad, h, ph, gate, rest, slope, energy, mean, ctx)
+        out = pull(ctx, grad, h, ph, gate, slope, energy, mean)
+        if ctx.residual:
+            for some in blocks(h.size(-2), h.size(-1)):
+                take(out, some).addcmul_(
+                    take(grad, some), groups.of_nodes(some).numbers(rest))
         return out, grad_beta, None, None, None, None, None
 
 
-def _even_gradient(grad: Tensor, h: Tensor, ph: Tensor, gate: Tensor,
-                   rest: Tensor, slope: Tensor, energy: Tensor, mean: Tensor,
-                   ctx: Any) -> Tensor:
+def _even_gradient(ctx: Any, grad: Tensor, h: Tensor, ph: Tensor,
+                   gate: Tensor, slope: Tensor, energy: Tensor,
+                   mean: Tensor) -> Tensor:
     # P is symmetric and P r = r, so that one product will do.
     out = ctx.graph.P.product(grad)
-    root = ctx.graph.L.root
+    root = ctx.graph.L.terms.root
     for some in blocks(h.size(-2), h.size(-1)):
-        groups, part = ctx.groups[some], out[..., some, :]
-        part.mul_(groups.numbers(gate))
-        if ctx.residual:
-            part.addcmul_(grad[..., some, :], groups.numbers(rest))
-        part.addcmul_(h[..., some, :],
-                      groups.numbers(2 * slope * (1 - energy)))
-        part.addcmul_(ph[..., some, :], groups.numbers(-2 * slope))
-        part.addcmul_(root[some], groups.rows(
+        own, part = ctx.groups.of_nodes(some), take(out, some)
+        part.mul_(own.numbers(gate))
+        part.addcmul_(take(h, some), own.numbers(2 * slope * (1 - energy)))
+        part.addcmul_(take(ph, some), own.numbers(-2 * slope))
+        part.addcmul_(take(root, some), own.rows(
             (2 * slope * energy).unsqueeze(-1) * mean))
     return out
 
 
-def _uneven_gradient(grad: Tensor, h: Tensor, ph: Tensor, gate: Tensor,
-                     rest: Tensor, slope: Tensor, energy: Tensor,
-                     mean: Tensor, ctx: Any) -> Tensor:
-    L, groups = ctx.graph.L, ctx.groups
-    weight = _positive(groups.sum(L.mean_degree)).unsqueeze(-1)
-    # What the mean pulls at:
-    grad_mean = -2 * groups.sum(L.degree).unsqueeze(-1) * mean
-    given = torch.empty_like(h)
-    for some in blocks(h.size(-2), h.size(-1)):
-        own, part = groups[some], given[..., some, :]
-        grad_mean = grad_mean + own.sum_rows(
-            h[..., some, :] + ph[..., some, :], L.root[some].squeeze(-1))
-        torch.addcmul(h[..., some, :], L.root[some], own.rows(mean),
+def _uneven_gradient(ctx: Any, grad: Tensor, h: Tensor, ph: Tensor,
+                     gate: Tensor, slope: Tensor, energy: Tensor,
+                     mean: Tensor) -> Tensor:
+    L, groups, parts = ctx.graph.L, ctx.groups, blocks(h.size(-2), h.size(-1))
+    root, weight, ratio, _, _ = L.terms
+    # What flows back through P, and what pulls at the mean:
+    given, pulls = torch.empty_like(h), []
+    for some in parts:
+        own, part = groups.of_nodes(some), take(given, some)
+        pulls.append(own.sum_rows((take(h, some) + take(ph, some))
+                                  * take(root, some)))
+        torch.addcmul(take(h, some), take(root, some), own.rows(mean),
                       value=-1, out=part)
         part.mul_(own.numbers(-slope))
-        part.addcmul_(grad[..., some, :], own.numbers(gate))
-    grad_mean = grad_mean * slope.unsqueeze(-1) / weight
+        part.addcmul_(take(grad, some), own.numbers(gate))
     out = ctx.graph.P.t.product(given)
-    for some in blocks(h.size(-2), h.size(-1)):
-        own, part = groups[some], out[..., some, :]
-        if ctx.residual:
-            part.addcmul_(grad[..., some, :], own.numbers(rest))
-        centred = torch.addcmul(h[..., some, :], L.root[some],
+    pull = total(pulls) - 2 * groups.sum(L.degree).unsqueeze(-1) * mean
+    pull = pull * (slope / _positive(groups.sum(L.mean_degree))).unsqueeze(-1)
+    for some in parts:
+        own, part = groups.of_nodes(some), take(out, some)
+        centred = torch.addcmul(take(h, some), take(root, some),
                                 own.rows(mean), value=-1)
-        part.addcmul_(centred.mul_(L.ratio[some]),
+        part.addcmul_(centred.mul_(take(ratio, some)),
                       own.numbers(2 * slope * (1 - energy)))
-        part.addcmul_(ph[..., some, :], own.numbers(-slope))
-        part.addcmul_(L.root[some],
-                      own.rows(slope.unsqueeze(-1) * mean))
-        part.addcmul_(L.mean_weight[some].unsqueeze(-1), own.rows(grad_mean))
+        part.addcmul_(take(ph, some), own.numbers(-slope))
+        part.addcmul_(take(root, some), own.rows(slope.unsqueeze(-1) * mean))
+        part.addcmul_(take(weight, some), own.rows(pull))
     return out
 
 
@@ -501,37 +496,25 @@ def _plain_gradient(grad: Tensor, h: Tensor, beta: Tensor, graph: Graph,
 
 # Operators for compiled graphs ###############################################
 
-# Compiled code does not look at values, to see that a few edges will do. This
-# operator does.
+# Compiled code cannot look whether a few edges prove that a gate is one.
 
 
-def _compiled_energy(x: Tensor, adj: Operator, beta: float) -> Tensor:
-    row, col, weight = adj.edges
-    return torch.ops.torch_agcn.energy(to_measure(x), row, col, weight, beta)
-
-
-def _run_energy(x: Tensor, row: Tensor, col: Tensor, weight: Tensor | None,
+def _run_energy(x: Tensor, rowptr: Tensor, col: Tensor, value: Tensor | None,
                 beta: float) -> Tensor:
-    adj = Messages(Edges(row, col, weight), x.size(0))
+    adj = CSR(rowptr, col, value)
     if is_saturated(x, adj, beta):
         return x.new_tensor(saturation(beta, x.dtype))
-    return _matrix_energy(x, _laplacian(x, row, col, weight), OneGraph())[0]
+    return _matrix_energy(x, Laplacian(adj, x.dtype), OneGraph())[0].clone()
 
 
-def _run_energy_gradient(grad: Tensor, x: Tensor, row: Tensor, col: Tensor,
-                         weight: Tensor | None) -> Tensor:
+def _run_energy_gradient(grad: Tensor, x: Tensor, rowptr: Tensor, col: Tensor,
+                         value: Tensor | None) -> Tensor:
     if grad == 0:  # of a gate that is one
         return torch.zeros_like(x)
-    L = _laplacian(x, row, col, weight)
+    L = Laplacian(CSR(rowptr, col, value), x.dtype)
     x = x - x.mean(0)
     out = 2 * L.mean_degree.unsqueeze(-1) * x
     return out.sub_(L.adj.product(x)).sub_(L.adj.t.product(x)).mul_(grad)
-
-
-def _laplacian(x: Tensor, row: Tensor, col: Tensor,
-               weight: Tensor | None) -> Laplacian:
-    adj = CSR.from_edges(Edges(row, col, weight), x.size(0))
-    return Laplacian(adj, x.dtype)
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -543,11 +526,11 @@ def _energy_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return out, None, None, None, None
 
 
-define('energy(Tensor x, Tensor row, Tensor col, Tensor? weight, '
+define('energy(Tensor x, Tensor rowptr, Tensor col, Tensor? value, '
        'float beta) -> Tensor', _run_energy,
        lambda x, *_: x.new_empty(()))
-define('energy_gradient(Tensor grad, Tensor x, Tensor row, Tensor col, '
-       'Tensor? weight) -> Tensor', _run_energy_gradient,
+define('energy_gradient(Tensor grad, Tensor x, Tensor rowptr, Tensor col, '
+       'Tensor? value) -> Tensor', _run_energy_gradient,
        lambda grad, x, *_: torch.empty_like(x))
 torch.library.register_autograd('torch_agcn::energy', _energy_backward,
                                 setup_context=_save_inputs)

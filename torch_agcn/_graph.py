@@ -18,27 +18,18 @@ from torch_agcn._tracing import (
 
 
 class Messages:
-    r"""A square matrix as messages along a list of edges: what
-    :class:`~torch_agcn._spmm.CSR` is, for those who want to see messages or
-    learn weights, and in torch's own operations alone.
-
-    Args:
-        edges (Edges): The entries.
-        num_nodes (int): The number of rows.
-        send (Callable, optional): Sends and sums messages, called with the
-            features and this operator.
+    r"""A square matrix as messages along a list of edges: what :class:`CSR`
+    is, for those who want to see messages or learn weights, and in torch's
+    own operations alone. Messages are sent by :obj:`send`, if it is given.
     """
+
+    is_symmetric = False  # as far as is known
 
     def __init__(self, edges: Edges, num_nodes: int,
                  send: Callable[[Tensor, 'Messages'], Tensor] | None = None,
                  ) -> None:
         self.edges, self.num_nodes, self._send = edges, num_nodes, send
-        self.is_symmetric = False  # as far as is known
-
-    @property
-    def num_edges(self) -> int:
-        r"""The number of entries."""
-        return self.edges.row.numel()
+        self.num_edges = edges.row.numel()
 
     @lazy_property
     def index(self) -> Tensor:
@@ -63,21 +54,20 @@ class Messages:
         r"""Rows and columns multiplied by :obj:`scale`."""
         row, col, weight = self.edges
         value = scale[col] if weight is None else scale[col] * weight
-        return self._with(value * scale[row])
+        return self._with(self.edges._replace(weight=value * scale[row]))
 
     def to(self, dtype: torch.dtype) -> 'Messages':
         r"""Entries of another type."""
         weight = self.edges.weight
         if weight is None or weight.dtype == dtype:
             return self
-        return self._with(weight.to(dtype))
+        return self._with(self.edges._replace(weight=weight.to(dtype)))
 
     def to_targets(self, num_sources: int) -> 'Messages':
         r"""Of a bipartite graph, what targets receive: the first half of the
         entries.
         """
-        half = self.edges.select(slice(0, self.num_edges // 2))
-        return Messages(half, self.num_nodes, self._send)
+        return self._with(self.edges.select(slice(0, self.num_edges // 2)))
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._send is not None:
@@ -89,18 +79,30 @@ class Messages:
         return scatter(message, row, dim=-2, dim_size=self.num_nodes,
                        reduce='sum')
 
-    def _with(self, weight: Tensor) -> 'Messages':
-        return Messages(self.edges._replace(weight=weight), self.num_nodes,
-                        self._send)
+    def _with(self, edges: Edges) -> 'Messages':
+        return Messages(edges, self.num_nodes, self._send)
 
 
 Operator: TypeAlias = CSR | Messages
 
 
-class Laplacian:
-    r"""A graph to measure energies on.
+class Terms(NamedTuple):
+    r"""What the relative energy needs of each node: :math:`r` and
+    :math:`w / r`, the ratio :math:`w / \tilde{d}`, what it receives if all
+    features are one over :math:`r` (which is :math:`r`, unless the degrees
+    are those of another graph), and :math:`w` where :math:`\tilde{d} = 0`.
+    """
 
-    Self-loops add to degrees and to nothing else.
+    root: Tensor
+    weight: Tensor
+    ratio: Tensor
+    shift: Tensor
+    lone: Tensor
+
+
+class Laplacian:
+    r"""A graph to measure energies on. Self-loops add to degrees and to
+    nothing else.
 
     Args:
         adj (Operator): The adjacency matrix :math:`\mathbf{\tilde{A}}`.
@@ -116,7 +118,7 @@ class Laplacian:
         self.degree = self.received if degree is None else degree
 
     @lazy_property
-    def P(self) -> Operator:
+    def P(self) -> Operator:  # noqa: N802
         r"""The normalized adjacency matrix."""
         return self.adj.scaled(self.scale).to(self._dtype)
 
@@ -130,36 +132,18 @@ class Laplacian:
             positive, self.degree, 1.0).rsqrt(), 0.0)
 
     @lazy_property
-    def root(self) -> Tensor:
-        r"""The square roots :math:`r` of the degrees :obj:`[N, 1]`."""
-        return (self.degree * self.scale).unsqueeze(-1)
-
-    @lazy_property
     def mean_degree(self) -> Tensor:
         r"""The mean :math:`w` of received and sent degrees."""
         return (self.received + self.adj.sent(self.received.dtype)) / 2
 
     @lazy_property
-    def mean_weight(self) -> Tensor:
-        r"""The weights :math:`w / r` of the mean."""
-        return self.mean_degree * self.scale
-
-    @lazy_property
-    def ratio(self) -> Tensor:
-        r"""The ratios :math:`w / \tilde{d}` :obj:`[N, 1]`."""
-        return (self.mean_weight * self.scale).unsqueeze(-1)
-
-    @lazy_property
-    def shift(self) -> Tensor:
-        r"""What nodes receive if all features are one, over :math:`r`
-        :obj:`[N, 1]`: again :math:`r`, if degrees are those of :obj:`adj`.
-        """
-        return (self.received * self.scale).unsqueeze(-1)
-
-    @lazy_property
-    def lone_weight(self) -> Tensor:
-        r"""The weights :math:`w` of nodes of degree zero."""
-        return torch.where(self.degree > 0, 0.0, self.mean_degree)
+    def terms(self) -> Terms:
+        r"""What the relative energy needs, :obj:`[N, 1]` each."""
+        w, scale = self.mean_degree[:, None], self.scale[:, None]
+        degree = self.degree[:, None]
+        return Terms(degree * scale, w * scale, w * scale * scale,
+                     self.received[:, None] * scale,
+                     torch.where(degree > 0, 0.0, w))
 
     @lazy_property
     def is_even(self) -> bool:
@@ -171,9 +155,7 @@ class Laplacian:
 
     def settle(self) -> None:
         r"""Computes all that is computed when it is needed."""
-        for name, value in vars(Laplacian).items():
-            if isinstance(value, lazy_property):
-                getattr(self, name)
+        _ = self.P, self.terms, self.is_even
 
 
 class Graph(NamedTuple):

@@ -1,18 +1,18 @@
 r"""Which nodes belong to one graph: sums per graph, and back to the nodes."""
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch_geometric.typing import OptTensor
 
 from torch_agcn import _checks
+from torch_agcn._edges import Edges
 from torch_agcn._tracing import can_look, is_traced
 
 
 class OneGraph:
     r"""All nodes are one graph. What there is per graph has no dimension."""
 
-    def __getitem__(self, some: slice) -> 'OneGraph':
+    def of_nodes(self, some: slice) -> 'OneGraph':
+        r"""The same for some of the nodes."""
         return self
 
     def of_edges(self, row: Tensor) -> 'OneGraph':
@@ -23,21 +23,15 @@ class OneGraph:
         r"""Sums numbers per node :obj:`[*, N]` to numbers per graph."""
         return value.sum(-1)
 
-    def sum_rows(self, x: Tensor, weight: Tensor) -> Tensor:
-        r"""Sums weighted rows :obj:`[*, N, F]` to rows per graph."""
-        return (weight.unsqueeze(-1) * x).sum(-2)
+    def sum_rows(self, x: Tensor) -> Tensor:
+        r"""Sums rows :obj:`[*, N, F]` to rows per graph."""
+        return x.sum(-2)
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
         r"""The inner product of :obj:`[*, N, F]` and the same per graph."""
         if a.dim() > 2 or a.requires_grad or b.requires_grad or is_traced():
             return (a * b).sum((-2, -1))
         return torch.dot(a.reshape(-1), b.reshape(-1))
-
-    def mean(self, x: Tensor) -> Tensor:
-        r"""The mean row per graph."""
-        one = x.new_ones(x.size(-2))
-        total = self.sum(one).clamp(min=1).unsqueeze(-1)
-        return self.sum_rows(x, one) / total
 
     def rows(self, value: Tensor) -> Tensor:
         r"""Rows per graph as rows per node."""
@@ -53,6 +47,11 @@ class OneGraph:
             return x.new_zeros(x.shape[:-2])
         return x.detach().abs().amax((-2, -1))
 
+    def mean(self, x: Tensor) -> Tensor:
+        r"""The mean row per graph."""
+        total = self.sum(x.new_ones(x.size(-2))).clamp(min=1)
+        return self.sum_rows(x) / total.unsqueeze(-1)
+
 
 class ManyGraphs(OneGraph):
     r"""Nodes are assigned to :obj:`size` graphs by :obj:`batch`. What there
@@ -62,7 +61,7 @@ class ManyGraphs(OneGraph):
     def __init__(self, batch: Tensor, size: int) -> None:
         self.batch, self.size = batch, size
 
-    def __getitem__(self, some: slice) -> 'ManyGraphs':
+    def of_nodes(self, some: slice) -> 'ManyGraphs':
         return ManyGraphs(self.batch[some], self.size)
 
     def of_edges(self, row: Tensor) -> 'ManyGraphs':
@@ -72,9 +71,9 @@ class ManyGraphs(OneGraph):
         return value.new_zeros(*value.shape[:-1], self.size).index_add(
             -1, self.batch, value)
 
-    def sum_rows(self, x: Tensor, weight: Tensor) -> Tensor:
+    def sum_rows(self, x: Tensor) -> Tensor:
         return x.new_zeros(*x.shape[:-2], self.size, x.size(-1)).index_add(
-            -2, self.batch, weight.unsqueeze(-1) * x)
+            -2, self.batch, x)
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
         return self.sum((a * b).sum(-1))
@@ -95,28 +94,27 @@ class ManyGraphs(OneGraph):
 
 
 def groups_of(owner: str, batch: OptTensor, batch_size: int | None,
-              num_nodes: int, adj: Any, counts: bool = True) -> OneGraph:
-    r"""The graphs of a batch vector; :obj:`counts` says that their number
-    must be exact. No vector means one graph.
+              num_nodes: int, edges: Edges | None,
+              counts: bool = True) -> OneGraph:
+    r"""The graphs of a batch vector; no vector means one graph.
+
+    Without :obj:`counts`, a bound of their number will do: there are no more
+    graphs than nodes, and no device has to be waited for.
     """
     if batch is None:
         return OneGraph()
     _checks.check_batch(owner, batch, batch_size, num_nodes)
-    if is_traced() or not batch.is_cpu:
-        if batch_size is None and not counts:
-            # There are no more graphs than nodes: a bound costs less than
-            # waiting for the device to tell the number.
-            return ManyGraphs(batch, num_nodes)
-        if batch_size is None and is_traced():
-            _checks.refuse(owner, "'batch' under 'torch.compile', where "
-                           'graphs cannot be counted', "pass 'batch_size'")
-    if batch_size is None and num_nodes == 0:
-        return ManyGraphs(batch, 0)
-    if not can_look(batch):
-        return ManyGraphs(batch, int(batch.max()) + 1
-                          if batch_size is None else batch_size)
-    if num_nodes > 0:
-        batch_size = _checks.check_graph_numbers(owner, batch, batch_size)
-        row, col, _ = adj.edges
-        _checks.check_inside(owner, batch, row, col)
-    return ManyGraphs(batch, batch_size)
+    if can_look(batch) and num_nodes > 0:
+        size = _checks.check_graph_numbers(owner, batch, batch_size)
+        if edges is not None:
+            _checks.check_inside(owner, batch, edges.row, edges.col)
+    elif batch_size is not None:
+        size = batch_size
+    elif not counts or num_nodes == 0:
+        size = num_nodes
+    elif is_traced():
+        _checks.refuse(owner, "'batch' under 'torch.compile', where graphs "
+                       'cannot be counted', "pass 'batch_size'")
+    else:
+        size = int(batch.max()) + 1
+    return ManyGraphs(batch, size)

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric import is_compiling
 
 
 def is_traced() -> bool:
@@ -12,7 +11,7 @@ def is_traced() -> bool:
     :mod:`torch.func` or forward-mode differentiation: no value may then be
     looked at, and all that is done must be torch's own.
     """
-    return (is_compiling() or torch._C._are_functorch_transforms_active()
+    return (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
             or torch.autograd.forward_ad._current_level >= 0
             or torch.jit.is_tracing())
 

@@ -260,8 +260,7 @@ def _read(owner: str, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
     num_nodes = x.size(-2)
     edges = to_edges(owner, edge_index, edge_weight, (num_nodes, num_nodes),
                      x.dtype)
-    return x, edges, groups_of(owner, batch, batch_size, num_nodes,
-                               Messages(edges, num_nodes))
+    return x, edges, groups_of(owner, batch, batch_size, num_nodes, edges)
 
 
 def _laplacian(x: Tensor, edge_index: Adj, edges: Edges) -> Laplacian:

@@ -263,14 +263,17 @@ def test_against_dense(dense, way, energy, residual, num_hops, alpha,
     (dict(improved=True), dict(fill=2.0)),
 ])
 def test_other_loops_against_dense(dense, way, mode, kwargs, dense_kwargs):
-    edge_index, weight = random_graph(weighted=True)
+    edge_index, _ = random_graph()
+    loops = torch.tensor([[3, 5, 3], [3, 5, 3]])  # Of two, the last counts.
+    edge_index = torch.cat([edge_index, loops], dim=1)
     x = torch.randn(13, 4)  # Node 12 is isolated.
     conv = way(AGCNConv, 4, 3, **mode, **kwargs)
-    expected = dense(13, edge_index, weight, **dense_kwargs).layer(
-        x.double(), conv.lin.weight.t().double(), conv.bias.double(),
-        conv.beta, conv.energy, conv.residual, 1, 0.0)
-    assert torch.allclose(conv(x, edge_index, weight).double(), expected,
-                          atol=1e-5)
+    for weight in [None, torch.rand(edge_index.size(1)) + 0.1]:
+        expected = dense(13, edge_index, weight, **dense_kwargs).layer(
+            x.double(), conv.lin.weight.t().double(), conv.bias.double(),
+            conv.beta, conv.energy, conv.residual, 1, 0.0)
+        assert torch.allclose(conv(x, edge_index, weight).double(), expected,
+                              atol=1e-5)
 
 
 @pytest.mark.parametrize('mode', MODES)

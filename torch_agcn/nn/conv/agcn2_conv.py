@@ -7,7 +7,11 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor
 
 from torch_agcn import _checks
-from torch_agcn.nn.conv.gated_diffusion import GatedDiffusion, run_eagerly
+from torch_agcn.nn.conv.gated_diffusion import (
+    GatedDiffusion,
+    Inputs,
+    run_eagerly,
+)
 
 
 class AGCN2Conv(GatedDiffusion):
@@ -123,40 +127,25 @@ class AGCN2Conv(GatedDiffusion):
             return run_eagerly(self.forward, x, x_0, edge_index, edge_weight,
                                batch, batch_size)
 
-        self._check(x, x_0)
-        x, graph, groups, _ = self._prepare(x, edge_index, edge_weight, batch,
-                                            batch_size)
-        h, _ = self._diffuse(x, x_0, graph, groups, self._measures())
+        return self._run(self._prepare(x, x_0, edge_index, edge_weight, batch,
+                                       batch_size))[0]
+
+    def _run(self, inputs: Inputs) -> tuple[Tensor, list[OptTensor]]:
+        h, gates = super()._run(inputs)
         out = self.lin(h)
         if self.strength != 1.0:
             out = torch.lerp(h.to(out.dtype), out, self.strength)
-        return out
+        return out, gates
 
-    @torch.no_grad()
-    def gate(  # type: ignore[override]
-        self,
-        x: Tensor,
-        x_0: Tensor,
-        edge_index: Adj,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
-        r"""The gates that :meth:`forward` applies, called with the same
-        arguments.
-        """
-        self._check(x, x_0)
-        x, graph, groups, _ = self._prepare(x, edge_index, *args, **kwargs,
-                                            counts=True)
-        _, gates = self._diffuse(x, x_0, graph, groups, self._measures())
-        return self._stack_gates(x, gates)
-
-    def _check(self, x: Tensor, x_0: Tensor) -> None:
+    def _prepare(self, x: Any, x_0: Any, *args: Any,  # type: ignore[override]
+                 **kwargs: Any) -> Inputs:
         _checks.check_features(self._name, x, self.channels)
         _checks.check_initial(self._name, x, x_0)
         weight = getattr(self.lin, 'weight', None)
         if weight is not None:
             _checks.check_type(self._name, weight.dtype, x)
             _checks.check_type(self._name, weight.dtype, x_0, 'x_0')
+        return super()._prepare(x, *args, **kwargs)._replace(x_0=x_0)
 
     def _arguments(self) -> Any:
         yield str(self.channels)

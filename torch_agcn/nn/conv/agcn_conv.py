@@ -8,18 +8,13 @@ from torch_geometric.nn.dense.linear import (
     is_uninitialized_parameter,
 )
 from torch_geometric.nn.inits import zeros
-from torch_geometric.typing import Adj, OptTensor, PairTensor
+from torch_geometric.typing import OptTensor
 
 from torch_agcn import _checks
 from torch_agcn._energy import Energy, step
 from torch_agcn._graph import Graph
-from torch_agcn.nn.conv.gated_diffusion import (
-    GatedDiffusion,
-    Inputs,
-    run_eagerly,
-)
+from torch_agcn.nn.conv.gated_diffusion import GatedDiffusion, Inputs
 from torch_agcn.nn.conv.running_energy import (
-    FrozenEnergy,
     RunningEnergy,
     RunningRelativeEnergy,
 )
@@ -126,18 +121,13 @@ class AGCNConv(GatedDiffusion):
             By default, :obj:`False` for the total energy and :obj:`True` for
             the relative one. (default: :obj:`None`)
         num_hops (int, optional): The number of hops before the weight matrix,
-            each with a gate of its own. In a bipartite graph, there is one.
-            (default: :obj:`1`)
-        alpha (float, optional): The share :math:`\alpha \in [0, 1)` of the
-            layer's input that is mixed into the result of each hop.
-            (default: :obj:`0.0`)
-        learn_beta (bool, optional): If set to :obj:`True`, :math:`\beta` is
-            learnt, starting from :obj:`beta`, and kept positive.
+            each with a gate of its own. (default: :obj:`1`)
+        alpha (float, optional): The share of the input in the result of each
+            hop. (default: :obj:`0.0`)
+        learn_beta (bool, optional): Whether :math:`\beta` is learnt.
             (default: :obj:`False`)
-        recompute (bool, optional): If set to :obj:`True`, the backward pass
-            computes most hops again instead of keeping them, see
-            :class:`~torch_agcn.nn.conv.GatedDiffusion`. Has no effect with
-            :obj:`momentum`. (default: :obj:`False`)
+        recompute (bool, optional): Whether the backward pass computes hops
+            again instead of keeping them. (default: :obj:`False`)
         momentum (float, optional): The least share of the present batch in a
             running estimate of the energy, for mini-batches of one graph: the
             :math:`t`-th batch has the share :math:`\max(1/t,`
@@ -243,66 +233,8 @@ class AGCNConv(GatedDiffusion):
         for running in self.running_energy or []:
             running.reset_parameters()
 
-    def forward(
-        self,
-        x: Tensor | PairTensor,
-        edge_index: Adj,
-        edge_weight: OptTensor = None,
-        batch: OptTensor | PairTensor = None,
-        batch_size: int | None = None,
-        degree: OptTensor = None,
-        node_weight: OptTensor = None,
-    ) -> Tensor:
-        r"""Runs the forward pass of the module.
-
-        Args:
-            x (torch.Tensor or (torch.Tensor, torch.Tensor)): The node
-                features, dense or sparse, or those of source and target
-                nodes.
-                If :obj:`in_channels` is a pair, one tensor stands for both.
-            edge_index (torch.Tensor or SparseTensor): The edge indices or the
-                transposed adjacency matrix.
-            edge_weight (torch.Tensor, optional): The edge weights, which must
-                not be negative. (default: :obj:`None`)
-            batch (torch.Tensor, optional): The batch vector
-                :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
-                each node to a graph, or that of the source and that of the
-                target nodes. Each graph has a gate of its own.
-                (default: :obj:`None`)
-            batch_size (int, optional): The number of graphs :math:`B`.
-                Automatically calculated if not given. (default: :obj:`None`)
-            degree (torch.Tensor, optional): The degrees of the nodes in the
-                graph that this one is a sample of, without the self-loops
-                that the layer adds. (default: :obj:`None`)
-            node_weight (torch.Tensor, optional): How many nodes of that graph
-                each node stands for in the energy, together with the edges
-                that it receives; zero where its neighborhood is not known.
-                (default: :obj:`None`)
-        """
-        if self.cached and torch.compiler.is_dynamo_compiling():
-            return run_eagerly(self.forward, x, edge_index, edge_weight,
-                               batch, batch_size, degree, node_weight)
-
-        x, graph, groups, num_sources = self._prepare(
-            x, edge_index, edge_weight, batch, batch_size, degree,
-            node_weight)
-        measures = self._measures()
-        if self._weighs_first:
-            gate = measures[0].gate(x, x, graph, groups, self.beta)
-            x = self.lin(x)
-            out = step(x, graph.P(x), gate, groups, self.residual)
-            out = self._restart(out, x)
-        else:
-            out, _ = self._diffuse(x, x, graph, groups, measures)
-        if num_sources is not None:
-            out = out[..., num_sources:, :]
-        if not self._weighs_first and self.lin_dst is None:
-            out = self.lin(out)
-        return self._add_bias(out, graph)
-
     @torch.no_grad()
-    def gate(self, x: Tensor | PairTensor, edge_index: Adj, *args: Any,
-             **kwargs: Any) -> Tensor:
+    def gate(self, *args: Any, **kwargs: Any) -> Tensor:
         r"""The gates that :meth:`forward` applies, called with the same
         arguments; with :obj:`momentum`, in evaluation mode.
 
@@ -310,13 +242,29 @@ class AGCNConv(GatedDiffusion):
             One number, or one per graph if :obj:`batch` is given; stacked
             along a first dimension for the hops if there are many.
         """
-        if not self._weighs_first:
-            return super().gate(x, edge_index, *args, **kwargs)
-        x, graph, groups, _ = self._prepare(x, edge_index, *args, **kwargs,
-                                            counts=True)
-        measure, = self._measures(frozen=True)
-        return self._stack_gates(x, [
-            measure.gate(x, x, graph, groups, self.beta)])
+        training = self.training
+        self.train(training and self.momentum is None)
+        try:
+            return super().gate(*args, **kwargs)
+        finally:
+            self.train(training)
+
+    def _run(self, inputs: Inputs) -> tuple[Tensor, list[OptTensor]]:
+        x, graph, groups, num_sources, _ = inputs
+        gates: list[OptTensor]
+        if self._weighs_first:
+            measure, = self._measures()
+            gates = [measure.gate(x, x, graph, groups, self.beta)]
+            x = self.lin(x)
+            out = step(x, graph.P(x), gates[0], groups, self.residual)
+            out = self._restart(out, x)
+        else:
+            out, gates = self._diffuse(x, x, graph, groups)
+        if num_sources is not None:
+            out = out[..., num_sources:, :]
+        if not self._weighs_first and self.lin_dst is None:
+            out = self.lin(out)
+        return self._add_bias(out, graph), gates
 
     @property
     def _weighs_first(self) -> bool:
@@ -337,11 +285,10 @@ class AGCNConv(GatedDiffusion):
             return out.add_(self.bias)
         return out + self.bias
 
-    def _measures(self, frozen: bool = False) -> list[Energy]:
+    def _measures(self) -> list[Energy]:
         if self.momentum is None or self.running_energy is None:
             return super()._measures()
-        return [FrozenEnergy(running) if frozen else running
-                for running in self.running_energy]  # type: ignore[misc]
+        return list(self.running_energy)  # type: ignore[arg-type]
 
     def _prepare(self, *args: Any, **kwargs: Any) -> Inputs:
         inputs = super()._prepare(*args, **kwargs)

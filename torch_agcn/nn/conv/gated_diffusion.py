@@ -29,14 +29,15 @@ BETAS = {'total': 1.0, 'relative': 500.0}
 
 
 class Inputs(NamedTuple):
-    r"""What a layer was called with. In bipartite graphs, nodes that are
-    sources come first.
+    r"""What a layer was called with: features, sources before targets in
+    bipartite graphs, and those to restart from.
     """
 
     x: Tensor
     graph: Graph
     groups: OneGraph
     num_sources: int | None
+    x_0: Tensor
 
 
 def _run(forward: Callable[..., Tensor], *args: Any) -> Tensor:
@@ -246,28 +247,20 @@ class GatedDiffusion(MessagePassing):
             return run_eagerly(self.forward, x, edge_index, edge_weight,
                                batch, batch_size, degree, node_weight)
 
-        x, graph, groups, num_sources = self._prepare(
-            x, edge_index, edge_weight, batch, batch_size, degree,
-            node_weight)
-        out, _ = self._diffuse(x, x, graph, groups, self._measures())
-        return out if num_sources is None else out[..., num_sources:, :]
+        return self._run(self._prepare(x, edge_index, edge_weight, batch,
+                                       batch_size, degree, node_weight))[0]
 
     @torch.no_grad()
-    def gate(self, x: Tensor | PairTensor, edge_index: Adj, *args: Any,
-             **kwargs: Any) -> Tensor:
+    def gate(self, *args: Any, **kwargs: Any) -> Tensor:
         r"""The gates that :meth:`forward` applies, called with the same
-        arguments; with :obj:`momentum`, in evaluation mode.
+        arguments.
 
         Returns:
             One number, or one per graph if :obj:`batch` is given; stacked
             along a first dimension for the hops if there are many.
         """
-        x, graph, groups, _ = self._prepare(x, edge_index, *args, **kwargs,
-                                            counts=True)
-        _, gates = self._diffuse(x, x, graph, groups, self._measures(True))
-        return self._stack_gates(x, gates)
-
-    def _stack_gates(self, x: Tensor, gates: list[OptTensor]) -> Tensor:
+        inputs = self._prepare(*args, **kwargs, counts=True)
+        gates, x = self._run(inputs)[1], inputs.x
         one = torch.ones(x.shape[:-2], device=x.device,
                          dtype=accumulation_dtype(x.dtype))
         out = torch.stack([one if gate is None else gate for gate in gates])
@@ -275,16 +268,22 @@ class GatedDiffusion(MessagePassing):
 
     # The paper's steps #######################################################
 
-    def _measures(self, frozen: bool = False) -> list[Energy]:
+    def _run(self, inputs: Inputs) -> tuple[Tensor, list[OptTensor]]:
+        r"""What the layer gives out, and the gates of all hops."""
+        x, graph, groups, num_sources, x_0 = inputs
+        out, gates = self._diffuse(x, x_0, graph, groups)
+        return out if num_sources is None else out[..., num_sources:, :], gates
+
+    def _measures(self) -> list[Energy]:
         r"""The energy to measure in each hop."""
         return [ENERGIES[self.energy]] * self.num_hops
 
-    def _diffuse(self, h: Tensor, x: Tensor, graph: Graph, groups: OneGraph,
-                 measures: list[Energy]) -> tuple[Tensor, list[OptTensor]]:
+    def _diffuse(self, h: Tensor, x: Tensor, graph: Graph,
+                 groups: OneGraph) -> tuple[Tensor, list[OptTensor]]:
         r"""All hops from :obj:`h`, restarting from :obj:`x`, and the gates."""
-        h, x = (v if v.layout == torch.strided else v.to_dense()
-                for v in (h, x))
-        beta, length = self.beta, self._segment
+        if h.layout != torch.strided:
+            h = x = h.to_dense()
+        beta, length, measures = self.beta, self._segment, self._measures()
         if length == self.num_hops:
             return self._hops(h, x, graph, groups, beta, measures)
         graph.L.settle()  # before anything is computed twice
@@ -351,8 +350,8 @@ class GatedDiffusion(MessagePassing):
         graph = self._graph(x, num_sources, edge_index, edge_weight, degree,
                             node_weight)
         groups = groups_of(self._name, batch, batch_size, x.size(-2),
-                           graph.P, counts)
-        return Inputs(x, graph, groups, num_sources)
+                           None if batch is None else graph.P.edges, counts)
+        return Inputs(x, graph, groups, num_sources, x)
 
     def _check_devices(self, x: Any, **inputs: Any) -> None:
         first = x[0] if isinstance(x, (tuple, list)) and x else x
@@ -516,7 +515,8 @@ class GatedDiffusion(MessagePassing):
             self._propagate_forward_pre_hooks or self._propagate_forward_hooks
             or self._message_forward_pre_hooks or self._message_forward_hooks
             or self._aggregate_forward_pre_hooks
-            or self._aggregate_forward_hooks)
+            or self._aggregate_forward_hooks
+            or self.aggr_module._forward_hooks)
 
     def _send(self, x: Tensor, edges: Messages) -> Tensor:
         index = edges.index

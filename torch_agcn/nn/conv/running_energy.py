@@ -117,7 +117,8 @@ class RunningRelativeEnergy(RunningEnergy):
                 groups: OneGraph) -> Tensor:
         ph = ph if graph.L.P is graph.P else graph.L.P(h)
         sums = relative_sums(to_measure(h), to_measure(ph), graph.L, groups)
-        return torch.cat([torch.stack(sums[:3]), sums.mean])
+        return torch.cat([torch.stack([sums.rough, sums.spread, sums.weight]),
+                          sums.mean])
 
     def merge(self, old: Tensor, new: Tensor, share: Tensor) -> Tensor:
         rough, spread, weight = torch.lerp(old, new, share)[:3]
@@ -129,16 +130,4 @@ class RunningRelativeEnergy(RunningEnergy):
                           old[3:] + part * gap])
 
     def energy(self, sums: Tensor) -> Tensor:
-        return Sums(sums[0], sums[1], sums[2], sums[3:]).energy()
-
-
-class FrozenEnergy(Energy):
-    r"""A running energy that is only looked at."""
-
-    def __init__(self, running: RunningEnergy) -> None:
-        self._running = running
-
-    def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
-             beta: float | Tensor) -> Tensor:
-        sums = self._running.measure(h, ph, graph, groups)
-        return gate_of(self._running.energy(self._running._read(sums)), beta)
+        return Sums(sums[0], sums[1], sums[2], sums[3:]).energy

@@ -13,7 +13,8 @@ from torch_agcn import _checks
 from torch_agcn._energy import to_measure
 from torch_agcn._graph import Graph
 from torch_agcn._groups import OneGraph
-from torch_agcn.nn.conv import AGCNConv, GatedDiffusion
+from torch_agcn.nn.conv import AGCNConv
+from torch_agcn.nn.conv.gated_diffusion import ENERGIES
 
 
 class AGCN(BasicGNN):
@@ -262,8 +263,9 @@ def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
     by_batches: Any = _Batches(conv, L.degree - added, batches, device, bar)
     if L.P is P:
         L.P = by_batches
-    measures = GatedDiffusion._measures(conv)
-    h, _ = conv._diffuse(x, x, Graph(by_batches, L), OneGraph(), measures)
+    measures = [ENERGIES[conv.energy]] * conv.num_hops
+    h, _ = conv._hops(x, x, Graph(by_batches, L), OneGraph(), conv.beta,
+                      measures)
     out = conv.lin(h.to(device, conv.lin.weight.dtype))
     return (out if conv.bias is None else out + conv.bias).to(x.device)
 
