@@ -21,7 +21,7 @@ def test_registered_layer():
     set_cfg(cfg)
     config = new_layer_config(8, 16, 1, has_act=False, has_bias=True, cfg=cfg)
     conv = GeneralLayer('agcnconv', config).layer.model
-    assert str(conv) == str(AGCNConv(8, 16))
+    assert str(conv) == str(AGCNConv(8, 16, bias=False))
     cfg.agcn.energy, cfg.agcn.residual, cfg.agcn.beta = 'relative', True, 2.0
     layer = GeneralLayer('agcnconv', config)
     conv = layer.layer.model

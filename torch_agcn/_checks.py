@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import OptTensor, SparseTensor
 
-from torch_agcn._tracing import can_look, is_traced
+from torch_agcn._tracing import can_look, is_recorded, is_traced
 
 
 def refuse(owner: str, what: str, remedy: str) -> NoReturn:
@@ -27,13 +27,12 @@ def is_number(value: Any) -> bool:
 
 def check_features(owner: str, x: Any, channels: int = -1,
                    node_dim: int = -2) -> None:
-    r"""Node features, with a number of channels if that is known."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         refuse(owner, f"'x' of type '{kind}'",
                "pass a floating-point tensor, e.g. 'x.float()'")
     if (x.dim() < 2 or (node_dim == 0 and x.dim() != 2)
-            or (channels > 0 and not torch.jit.is_tracing()
+            or (channels > 0 and not is_recorded()
                 and x.size(-1) != channels)):
         last = channels if channels > 0 else 'num_features'
         refuse(owner, f"'x' of shape {list(x.shape)}",
@@ -43,7 +42,6 @@ def check_features(owner: str, x: Any, channels: int = -1,
 
 def check_type(owner: str, dtype: torch.dtype, x: Any,
                name: str = 'x') -> None:
-    r"""Features of the type of a layer's weights."""
     for side in x if isinstance(x, (tuple, list)) else (x, ):
         if (isinstance(side, Tensor) and side.dtype != dtype
                 and side.is_floating_point() and not is_traced()
@@ -53,23 +51,22 @@ def check_type(owner: str, dtype: torch.dtype, x: Any,
                    f"pass '{name}.to({dtype})', or convert the layer")
 
 
-def check_devices(owner: str, device: torch.device, **inputs: Any) -> None:
-    r"""All inputs, or pairs of them, on one device."""
+def check_devices(owner: str, device: torch.device | None,
+                  **inputs: Any) -> None:
     for key, value in inputs.items():
         for part in value if isinstance(value, (tuple, list)) else (value, ):
-            if isinstance(part, Tensor):
-                found = part.device
-            elif isinstance(part, SparseTensor):
-                found = part.device()
-            else:
+            if not isinstance(part, (Tensor, SparseTensor)):
                 continue
+            found = part.device if isinstance(part, Tensor) else part.device()
+            device = found if device is None else device
             if found != device and not is_traced():
                 refuse(owner, f"'{key}' on '{found}', and other tensors on "
                        f"'{device}'", "move all to one device by 'to'")
 
 
-def check_widths(owner: str, source: Tensor, target: Tensor) -> None:
-    r"""Features of both sides that can be compared."""
+def check_widths(owner: str, source: Any, target: Any) -> None:
+    for side in (source, target):
+        check_features(owner, side)
     size = source.size(-1), target.size(-1)
     if size[0] != size[1]:
         refuse(owner, f'{size[0]} features of sources and {size[1]} of '
@@ -78,7 +75,6 @@ def check_widths(owner: str, source: Tensor, target: Tensor) -> None:
 
 
 def check_initial(owner: str, x: Any, x_0: Any) -> None:
-    r"""Initial features that belong to the features."""
     if not isinstance(x_0, Tensor) or not x_0.is_floating_point():
         kind = x_0.dtype if isinstance(x_0, Tensor) else type(x_0).__name__
         refuse(owner, f"'x_0' of type '{kind}'",
@@ -94,7 +90,6 @@ def check_initial(owner: str, x: Any, x_0: Any) -> None:
 
 
 def check_kinds(owner: str, edge_index: Any, edge_weight: Any) -> None:
-    r"""Edges or a matrix, and weights or none."""
     if not isinstance(edge_index, (Tensor, SparseTensor)):
         refuse(owner, f"'edge_index' of type '{type(edge_index).__name__}'",
                'pass a tensor of shape [2, num_edges] or a sparse matrix')
@@ -104,7 +99,6 @@ def check_kinds(owner: str, edge_index: Any, edge_weight: Any) -> None:
 
 
 def check_index(owner: str, edge_index: Tensor) -> None:
-    r"""A list of edges."""
     if (edge_index.dim() != 2 or edge_index.size(0) != 2
             or edge_index.dtype not in (torch.int64, torch.int32)):
         refuse(owner, f"'edge_index' of shape {list(edge_index.shape)} and "
@@ -113,9 +107,8 @@ def check_index(owner: str, edge_index: Tensor) -> None:
 
 
 def check_edge_weight(owner: str, weight: Tensor, num_edges: int) -> None:
-    r"""One number per edge."""
     if ((weight.dim() != 1 and (weight.dim() != 2 or weight.size(1) != 1))
-            or (not torch.jit.is_tracing() and weight.size(0) != num_edges)
+            or (not is_recorded() and weight.size(0) != num_edges)
             or not weight.is_floating_point()):
         refuse(owner, f"'edge_weight' of shape {list(weight.shape)} and type "
                f"'{weight.dtype}' for {num_edges} edges",
@@ -124,7 +117,6 @@ def check_edge_weight(owner: str, weight: Tensor, num_edges: int) -> None:
 
 def check_matrix(owner: str, adj: Any, edge_weight: OptTensor,
                  sizes: tuple[int, int], flow: str) -> None:
-    r"""An adjacency matrix, transposed."""
     if edge_weight is not None:
         refuse(owner, "a sparse matrix and 'edge_weight' as well",
                "store the weights as the matrix's values")
@@ -141,7 +133,6 @@ def check_matrix(owner: str, adj: Any, edge_weight: OptTensor,
 
 
 def check_layout(owner: str, adj: Any) -> NoReturn:
-    r"""A layout that is not taken."""
     refuse(owner, f"a sparse matrix of layout '{adj.layout}'",
            "pass the transposed adjacency matrix in CSR, e.g. 'adj.t()' of a "
            "CSC matrix or 'adj.to_sparse_csr()'")
@@ -154,7 +145,6 @@ def _count(sizes: tuple[int, int]) -> str:
 
 def check_edges(owner: str, row: Tensor, col: Tensor, weight: OptTensor,
                 sizes: tuple[int, int]) -> None:
-    r"""Node numbers and weights, by a look at all of them."""
     if row.numel() == 0:
         return
     for index, size in [(col, sizes[0]), (row, sizes[1])]:
@@ -164,9 +154,9 @@ def check_edges(owner: str, row: Tensor, col: Tensor, weight: OptTensor,
                    f"'edge_index', but 'x' has {_count(sizes)} nodes",
                    f'all node numbers must lie in [0, {size})')
     if weight is not None:
-        low, high = (float(bound) for bound in weight.detach().aminmax())
-        if not (low >= 0 and high < math.inf):
-            refuse(owner, f'an edge weight of {low:g} to {high:g}',
+        least, most = (float(v) for v in weight.detach().aminmax())
+        if not (least >= 0 and most < math.inf):
+            refuse(owner, f'an edge weight of {least:g} to {most:g}',
                    'the energy is a sum over edges that must not be '
                    'negative: pass finite weights >= 0, e.g. '
                    "'edge_weight.abs()'")
@@ -174,7 +164,6 @@ def check_edges(owner: str, row: Tensor, col: Tensor, weight: OptTensor,
 
 def check_batch(owner: str, batch: Any, batch_size: Any,
                 num_nodes: int) -> None:
-    r"""A batch vector."""
     if not isinstance(batch, Tensor) or not (
             batch_size is None
             or isinstance(batch_size, (Integral, torch.SymInt))):
@@ -182,7 +171,7 @@ def check_batch(owner: str, batch: Any, batch_size: Any,
                f"'batch_size' of type '{type(batch_size).__name__}'",
                'pass a tensor and a whole number')
     if (batch.dim() != 1 or batch.dtype not in (torch.int64, torch.int32)
-            or (not torch.jit.is_tracing() and batch.size(0) != num_nodes)):
+            or (not is_recorded() and batch.size(0) != num_nodes)):
         refuse(owner, f"'batch' of shape {list(batch.shape)} and type "
                f"'{batch.dtype}' for {num_nodes} nodes",
                'pass the number of its graph (torch.long) for each node')
@@ -190,7 +179,6 @@ def check_batch(owner: str, batch: Any, batch_size: Any,
 
 def check_graph_numbers(owner: str, batch: Tensor,
                         batch_size: int | None) -> int:
-    r"""Graph numbers within bounds; returns the number of graphs."""
     low, high = (int(bound) for bound in batch.aminmax())
     size = high + 1 if batch_size is None else batch_size
     if low < 0 or high >= size:
@@ -200,7 +188,6 @@ def check_graph_numbers(owner: str, batch: Tensor,
 
 
 def check_inside(owner: str, batch: Tensor, row: Tensor, col: Tensor) -> None:
-    r"""Edges within graphs."""
     source, target = batch.index_select(0, col), batch.index_select(0, row)
     if not torch.equal(source, target):
         i = int((source != target).nonzero()[0])
@@ -210,9 +197,13 @@ def check_inside(owner: str, batch: Tensor, row: Tensor, col: Tensor) -> None:
                "'edge_index', where no edge leaves its graph")
 
 
-def check_sample(owner: str, num_nodes: int, *values: Any) -> None:
-    r"""Degrees and node weights of a sample of a graph."""
-    for value in values:
+def check_sample(owner: str, num_nodes: int, degree: Any, node_weight: Any,
+                 is_bipartite: bool, is_batch: bool) -> None:
+    if (is_bipartite and (degree is not None or node_weight is not None)) or (
+            is_batch and node_weight is not None):
+        refuse(owner, "'degree' or 'node_weight' of more than one graph with "
+               'one type of nodes', 'leave them out')
+    for value in (degree, node_weight):
         if value is not None and (
                 not isinstance(value, Tensor) or value.dim() != 1
                 or value.size(0) != num_nodes
@@ -227,7 +218,6 @@ def check_sample(owner: str, num_nodes: int, *values: Any) -> None:
 
 
 def check_beta(owner: str, beta: Any, learn_beta: bool) -> None:
-    r"""The sharpness of a gate."""
     if not is_number(beta) or not 0 <= beta < math.inf:
         refuse(owner, f'beta={beta!r}', 'pass a finite number >= 0')
     if learn_beta and beta == 0:
@@ -236,7 +226,6 @@ def check_beta(owner: str, beta: Any, learn_beta: bool) -> None:
 
 
 def check_gate(owner: str, energy: Any, beta: Any) -> None:
-    r"""An energy, and numbers or tensors of sharpness."""
     if not isinstance(energy, Tensor) or not energy.is_floating_point():
         refuse(owner, f'energy={energy}', 'pass a floating-point tensor')
     if not isinstance(beta, Tensor):
@@ -246,7 +235,6 @@ def check_gate(owner: str, energy: Any, beta: Any) -> None:
 
 
 def check_diffusion(owner: str, layer: Any) -> None:
-    r"""The settings of a diffusion."""
     if layer.energy not in ('total', 'relative'):
         refuse(owner, f"energy='{layer.energy}'",
                "pass 'total' (the paper's) or 'relative'")
@@ -267,23 +255,24 @@ def check_diffusion(owner: str, layer: Any) -> None:
                'pass features of shape [*, num_nodes, num_features]')
 
 
-def check_channels(owner: str, in_channels: Any, out_channels: Any,
-                   add_self_loops: bool) -> None:
-    r"""The sizes of a layer."""
-    if not isinstance(out_channels, Integral) or out_channels < 0:
-        refuse(owner, f'out_channels={out_channels!r}',
+def check_channels(owner: str, layer: Any) -> None:
+    size = layer.out_channels
+    if not isinstance(size, Integral) or size < 0:
+        refuse(owner, f'out_channels={size!r}',
                'pass the number of features that come out')
-    if isinstance(in_channels, tuple) and len(in_channels) != 2:
-        refuse(owner, f'in_channels={in_channels}',
-               'pass one number, or those of source and target')
-    if isinstance(in_channels, tuple) and add_self_loops:
-        refuse(owner, f'in_channels={in_channels} and add_self_loops=True, '
-               'but no node stands on both sides',
-               "leave it out, or pass one number as 'in_channels'")
+    size = layer.in_channels
+    if isinstance(size, tuple):
+        if len(size) != 2:
+            refuse(owner, f'in_channels={size}',
+                   'pass one number, or those of source and target')
+        if layer.add_self_loops:
+            refuse(owner, f'in_channels={size} and add_self_loops=True, but '
+                   'no node stands on both sides',
+                   "leave it out, or pass one number as 'in_channels'")
+        check_bipartite(owner, layer)
 
 
 def check_bipartite(owner: str, layer: Any, x: Any = None) -> None:
-    r"""A layer, and features, for two sets of nodes."""
     if layer.num_hops > 1:
         refuse(owner, f'num_hops={layer.num_hops} for a bipartite graph, '
                'where one hop leads to the other side',
@@ -298,7 +287,6 @@ def check_bipartite(owner: str, layer: Any, x: Any = None) -> None:
 
 
 def check_batches(owner: str, batch: Any) -> None:
-    r"""Batch vectors of both sides of a bipartite graph."""
     if (not isinstance(batch, (tuple, list)) or len(batch) != 2
             or not all(isinstance(side, Tensor) for side in batch)):
         refuse(owner, "'batch' without that of both sides of a bipartite "
@@ -307,7 +295,6 @@ def check_batches(owner: str, batch: Any) -> None:
 
 def check_momentum(owner: str, momentum: Any, in_channels: Any,
                    energy: str) -> None:
-    r"""The settings of a running estimate."""
     if not is_number(momentum) or not 0 <= momentum <= 1:
         refuse(owner, f'momentum={momentum!r}', 'pass a number in [0, 1]')
     if not isinstance(in_channels, int):
@@ -320,17 +307,14 @@ def check_momentum(owner: str, momentum: Any, in_channels: Any,
                'of each')
 
 
-def check_one_graph(owner: str, momentum: float, x: Tensor, graph: Any,
-                    groups: Any, num_sources: int | None) -> None:
-    r"""Inputs of a layer with a running estimate."""
-    if (x.dim() > 2 or hasattr(groups, 'batch') or num_sources is not None):
+def check_one_graph(owner: str, momentum: float, is_one: bool) -> None:
+    if not is_one:
         refuse(owner, f'momentum={momentum}, but not one graph with one set '
                'of features', 'leave it at None: whole graphs have energies '
                'of their own')
 
 
 def check_identity_mapping(owner: str, theta: Any, layer: Any) -> None:
-    r"""The settings of an identity mapping."""
     if theta is None:
         return
     if (not is_number(theta) or not 0 < theta < math.inf
@@ -341,6 +325,5 @@ def check_identity_mapping(owner: str, theta: Any, layer: Any) -> None:
 
 
 def check_num_layers(owner: str, num_layers: Any, least: int = 1) -> None:
-    r"""The number of layers of a model."""
     if not isinstance(num_layers, Integral) or num_layers < least:
         refuse(owner, f'num_layers={num_layers!r}', f'pass at least {least}')

@@ -25,11 +25,13 @@ class Edges(NamedTuple):
 
     def select(self, some: Any) -> 'Edges':
         r"""Some of the edges."""
-        return Edges(*(v if v is None else v[some] for v in self))
+        weight = self.weight if self.weight is None else self.weight[some]
+        return Edges(self.row[some], self.col[some], weight)
 
     def clone(self) -> 'Edges':
         r"""The same in memory of its own."""
-        return Edges(*(v if v is None else v.clone() for v in self))
+        return Edges(self.row.clone(), self.col.clone(), self.weight
+                     if self.weight is None else self.weight.clone())
 
     def weighted(self, dtype: torch.dtype) -> 'Edges':
         r"""The same with a weight for each."""
@@ -68,7 +70,7 @@ def _from_matrix(owner: str, adj: Any) -> Edges:
         return Edges(row, col, adj.values())
     if adj.layout == torch.sparse_coo:
         adj = adj.coalesce()
-        return Edges(*adj.indices(), adj.values())
+        return Edges(adj.indices()[0], adj.indices()[1], adj.values())
     _checks.check_layout(owner, adj)
 
 

@@ -146,8 +146,9 @@ def _matrix_energy(x: Tensor, L: Laplacian,
     r"""The energy by one product, which is given back as well, and the mean
     that had to be taken away before.
     """
+    adj: Any = L.adj
     if x.is_cpu:
-        ax = L.adj.product(x)
+        ax = adj.product(x)
         energy, is_exact = _difference_of_sums(x, ax, L, groups)
         if is_exact:
             return energy, ax, None
@@ -155,12 +156,12 @@ def _matrix_energy(x: Tensor, L: Laplacian,
     # it does so only if that has been taken away before:
     mean = groups.mean(x)
     x = x - groups.rows(mean)
-    ax = L.adj.product(x)
+    ax = adj.product(x)
     energy, is_exact = _difference_of_sums(x, ax, L, groups)
     if not is_exact:  # Term by term, nothing cancels.
-        energy, count = torch.zeros_like(energy), L.adj.num_edges
+        energy, count = torch.zeros_like(energy), adj.num_edges
         for some in blocks(count, x[..., 0, :].numel()):
-            part = L.adj.part(*some.indices(count)[:2])
+            part = adj.part(*some.indices(count)[:2])
             energy += _edge_energy(x, part, groups)
     return energy.clamp(min=0), ax, mean
 
@@ -219,12 +220,12 @@ def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
         return False
     is_dense = x.layout == torch.strided
     width = x.size(-1) if is_dense else x._nnz() // max(x.size(0), 1)
-    begin, end, found = 0, max(2**12 // max(width, 1), 1), 0.0
-    x = x.detach()
+    begin, end = 0, max(2**12 // max(width, 1), 1)
+    found, x = torch.zeros((), dtype=dtype), x.detach()
     while end < num_edges // 4:
         row, col, weight = adj.part(begin, end)
-        difference = _rows(x, row) - _rows(x, col)
-        terms = difference.to(dtype).square().sum(-1)
+        difference = _rows(x, row).to(dtype) - _rows(x, col).to(dtype)
+        terms = difference.square().sum(-1)
         terms = terms if weight is None else weight.detach() * terms
         found = found + terms.sum(-1) / 2
         part = float(found.min())
@@ -511,10 +512,10 @@ def _run_energy_gradient(grad: Tensor, x: Tensor, rowptr: Tensor, col: Tensor,
                          value: Tensor | None) -> Tensor:
     if grad == 0:  # of a gate that is one
         return torch.zeros_like(x)
-    L = Laplacian(CSR(rowptr, col, value), x.dtype)
+    adj = CSR(rowptr, col, value)
     x = x - x.mean(0)
-    out = 2 * L.mean_degree.unsqueeze(-1) * x
-    return out.sub_(L.adj.product(x)).sub_(L.adj.t.product(x)).mul_(grad)
+    out = 2 * Laplacian(adj, x.dtype).mean_degree.unsqueeze(-1) * x
+    return out.sub_(adj.product(x)).sub_(adj.t.product(x)).mul_(grad)
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

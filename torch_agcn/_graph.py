@@ -1,19 +1,20 @@
 r"""A graph: an operator to propagate with, and a Laplacian to measure on."""
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric.typing import OptTensor
+from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import scatter
 
-from torch_agcn._edges import Edges
-from torch_agcn._spmm import CSR
+from torch_agcn._edges import Edges, both_ways, to_edges, with_self_loops
+from torch_agcn._spmm import CSR, define
 from torch_agcn._tracing import (
     accumulation_dtype,
     can_look,
     is_traced,
     lazy_property,
+    uses_custom_ops,
 )
 
 
@@ -112,9 +113,11 @@ class Laplacian:
     """
 
     def __init__(self, adj: Operator, dtype: torch.dtype,
-                 degree: OptTensor = None) -> None:
+                 degree: OptTensor = None,
+                 received: OptTensor = None) -> None:
         self.adj, self._dtype = adj, dtype
-        self.received = adj.received(accumulation_dtype(dtype))
+        self.received = (adj.received(accumulation_dtype(dtype))
+                         if received is None else received)
         self.degree = self.received if degree is None else degree
 
     @lazy_property
@@ -171,3 +174,176 @@ class Graph(NamedTuple):
         """
         return (isinstance(self.P, CSR) and self.L.P is self.P
                 and self.L.degree is self.L.received and not is_traced())
+
+
+# Making a graph ##############################################################
+
+
+class Recipe(NamedTuple):
+    r"""How a layer makes graphs."""
+
+    owner: str
+    flow: str
+    fill: float | None  # the weight of self-loops that are added
+    normalize: bool
+    targets_only: bool  # In bipartite graphs, sources receive nothing.
+    send: Callable[[Tensor, Messages], Tensor] | None = None
+    to_keep: bool = False
+    # An explainer's mask for so many edges, there and back in bipartite ones:
+    mask: Callable[[int, bool], OptTensor] | None = None
+
+
+def make_graph(how: Recipe, x: Tensor, num_sources: int | None,
+               edge_index: Adj, edge_weight: OptTensor,
+               degree: OptTensor = None,
+               node_weight: OptTensor = None) -> Graph:
+    r"""The graph of a call. It is bipartite if there are sources, and a
+    sample of another graph if degrees or node weights are given.
+    """
+    num_nodes, dtype = x.size(-2), accumulation_dtype(x.dtype)
+    sizes = (num_nodes, num_nodes) if num_sources is None else (
+        num_sources, num_nodes - num_sources)
+    edges = to_edges(how.owner, edge_index, edge_weight, sizes, dtype,
+                     how.flow)
+    if num_sources is not None:
+        edges = both_ways(edges, num_sources)
+    if how.send is None and uses_custom_ops() and (
+            degree is None and node_weight is None):
+        return _compiled_graph(how, x, num_sources, edges)
+    if num_sources is None and how.fill is not None:
+        degree = degree if degree is None else degree.to(dtype) + how.fill
+        num_edges = edges.row.numel()
+        edges = with_self_loops(edges, num_nodes, how.fill, dtype)
+        if how.mask is not None:
+            # Explainers count on loops at the end and nowhere else:
+            keep = edges.row != edges.col
+            keep[num_edges:] = True
+            edges = edges.select(keep)
+    adj: Operator
+    if how.send is not None:
+        adj = Messages(edges, num_nodes, how.send)
+    else:
+        adj = CSR.from_edges(edges.clone() if how.to_keep else edges,
+                             num_nodes)
+        adj = adj.kept() if how.to_keep else adj
+    L = Laplacian(adj, x.dtype, degree)
+    P = L.P if how.normalize else adj.to(x.dtype)
+    if num_sources is not None and how.targets_only:
+        P = P.to_targets(num_sources)
+    if how.send is not None and (how.mask is not None or not how.normalize):
+        L = _silent(how, L, edges, num_sources)
+    if node_weight is not None:
+        L = _sampled(L, node_weight.to(dtype))
+    if how.to_keep:
+        L.settle()
+    return Graph(P, L)
+
+
+def _compiled_graph(how: Recipe, x: Tensor, num_sources: int | None,
+                    edges: Edges) -> Graph:
+    fill = how.fill if num_sources is None else None
+    rowptr, col, weight, value, received, mean_degree, *back = (
+        torch.ops.torch_agcn.graph(
+            *edges, x.size(-2), fill, how.normalize,
+            not how.targets_only, torch.is_grad_enabled()))
+    P = CSR(rowptr, col, value).to(x.dtype)
+    P.t = CSR(*back).to(x.dtype)
+    L = Laplacian(CSR(rowptr, col, weight), x.dtype, received=received)
+    if not how.targets_only:
+        L.mean_degree = mean_degree
+    if how.normalize:
+        L.P = P
+    if num_sources is not None and how.targets_only:
+        P = P.to_targets(num_sources)
+    return Graph(P, L)
+
+
+def _run_graph(row: Tensor, col: Tensor, weight: OptTensor, num_nodes: int,
+               fill: float | None, normalize: bool, has_mean: bool,
+               has_back: bool) -> tuple[Tensor, ...]:
+    dtype = torch.float if weight is None else weight.dtype
+    edges = Edges(row, col, weight)
+    if fill is not None:
+        edges = with_self_loops(edges, num_nodes, fill, dtype)
+    adj = CSR.from_edges(edges, num_nodes)
+    L = Laplacian(adj, dtype)
+    P: CSR = L.P if normalize else adj
+    one = torch.ones_like(adj.col, dtype=dtype)
+    nothing = one[:0].clone(), adj.col[:0].clone()
+    back = (P.t.rowptr, P.t.col, one if P.value is None else P.t.value) if (
+        has_back) else (nothing[1], nothing[1].clone(), nothing[0].clone())
+    found = [adj.rowptr, adj.col, one if adj.value is None else adj.value,
+             one if P.value is None else P.value, L.received,
+             L.mean_degree if has_mean else nothing[0], *back]
+    # What an operator gives out has memory of its own.
+    used = {v.data_ptr() for v in (row, col, weight) if v is not None}
+    for i, value in enumerate(found):
+        if value.data_ptr() in used:
+            found[i] = value.clone()
+        used.add(found[i].data_ptr())
+    return tuple(found)
+
+
+def _fake_graph(row: Tensor, col: Tensor, weight: OptTensor, num_nodes: int,
+                fill: float | None, normalize: bool, has_mean: bool,
+                has_back: bool) -> tuple[Tensor, ...]:
+    num_edges = row.size(0) + (0 if fill is None else num_nodes)
+    dtype = torch.float if weight is None else weight.dtype
+
+    def empty(size: int, dtype: torch.dtype, is_there: bool = True) -> Tensor:
+        return row.new_empty(size if is_there else 0, dtype=dtype)
+
+    return (empty(num_nodes + 1, row.dtype), empty(num_edges, row.dtype),
+            empty(num_edges, dtype), empty(num_edges, dtype),
+            empty(num_nodes, dtype), empty(num_nodes, dtype, has_mean),
+            empty(num_nodes + 1, row.dtype, has_back),
+            empty(num_edges, row.dtype, has_back),
+            empty(num_edges, dtype, has_back))
+
+
+define('graph(Tensor row, Tensor col, Tensor? weight, SymInt num_nodes, '
+       'float? fill, bool normalize, bool has_mean, bool has_back) -> '
+       '(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, '
+       'Tensor)', _run_graph, _fake_graph)
+
+
+def _silent(how: Recipe, L: Laplacian, edges: Edges,
+            num_sources: int | None) -> Laplacian:
+    r"""The same without messages that others see, under a mask."""
+    row, col, weight = edges.weighted(L.degree.dtype)
+    mask = None if how.mask is None else how.mask(row.numel(),
+                                                  num_sources is not None)
+    weight = weight if mask is None else mask * weight
+    return Laplacian(Messages(Edges(row, col, weight), L.degree.numel()),
+                     L.degree.dtype,
+                     None if L.degree is L.received else L.degree)
+
+
+def _sampled(L: Laplacian, node_weight: Tensor) -> Laplacian:
+    r"""The same where nodes, and what they receive, stand for many."""
+    row, col, weight = L.adj.edges.weighted(L.degree.dtype)
+    stands_for = node_weight[row]
+    edges, num_nodes = Edges(row, col, stands_for * weight), L.degree.numel()
+    if isinstance(L.adj, Messages):
+        return Laplacian(Messages(edges, num_nodes), L.degree.dtype, L.degree)
+    if can_look(row):  # Most edges of sampled neighborhoods do not count.
+        edges = edges.select(stands_for != 0)
+    return Laplacian(CSR.from_edges(edges, num_nodes), L.degree.dtype,
+                     L.degree)
+
+
+def explainer_mask(layer: Any, num_edges: int,
+                   is_bipartite: bool) -> OptTensor:
+    r"""The mask of an explainer, which weighs the edges of the energy as it
+    does those of the messages.
+    """
+    mask = layer._edge_mask
+    if mask is None:
+        return None
+    mask = mask.sigmoid() if layer._apply_sigmoid else mask
+    if is_bipartite:  # There, and back.
+        return torch.cat([mask, mask])
+    if mask.numel() != num_edges:
+        mask = mask[layer._loop_mask]
+        mask = torch.cat([mask, mask.new_ones(num_edges - mask.numel())])
+    return mask

@@ -266,7 +266,7 @@ def _product_backward(ctx: Any, grad: Tensor) -> tuple[OptTensor, ...]:
     return None, None, None, out, None, None, None
 
 
-define('sort(Tensor row, int num_nodes) -> (Tensor, Tensor)', _run_sort,
+define('sort(Tensor row, SymInt num_nodes) -> (Tensor, Tensor)', _run_sort,
        _fake_sort)
 define('product(Tensor rowptr, Tensor col, Tensor? value, Tensor x, '
        'Tensor rowptr_back, Tensor col_back, Tensor? value_back) -> Tensor',

@@ -1,5 +1,6 @@
 r"""What torch is doing with us: running, compiling or transforming."""
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -11,9 +12,15 @@ def is_traced() -> bool:
     :mod:`torch.func` or forward-mode differentiation: no value may then be
     looked at, and all that is done must be torch's own.
     """
-    return (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return (torch.compiler.is_compiling()
+            or torch._C._are_functorch_transforms_active()
             or torch.autograd.forward_ad._current_level >= 0
-            or torch.jit.is_tracing())
+            or is_recorded())
+
+
+def is_recorded() -> bool:
+    r"""Whether :meth:`torch.jit.trace` runs, in which sizes are tensors."""
+    return torch._C._get_tracing_state() is not None
 
 
 def uses_custom_ops() -> bool:
@@ -55,3 +62,17 @@ class lazy_property:  # noqa: N801
         value = self.make(owner)
         setattr(owner, self.name, value)
         return value
+
+
+def _run(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+_REASON = {'reason': 'layers with cached=True are not compiled; pass '
+           'cached=False for fullgraph=True'}
+if 'reason' not in signature(torch.compiler.disable).parameters:
+    _REASON = {}  # torch 2.6
+
+#: Runs a layer that keeps its graph within a compiled network: comparing the
+#: kept graph is data-dependent, so it runs eagerly.
+run_eagerly: Callable[..., Any] = torch.compiler.disable(_run, **_REASON)

@@ -7,11 +7,8 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor
 
 from torch_agcn import _checks
-from torch_agcn.nn.conv.gated_diffusion import (
-    GatedDiffusion,
-    Inputs,
-    run_eagerly,
-)
+from torch_agcn._tracing import run_eagerly
+from torch_agcn.nn.conv.gated_diffusion import GatedDiffusion, Inputs
 
 
 class AGCN2Conv(GatedDiffusion):
@@ -147,8 +144,6 @@ class AGCN2Conv(GatedDiffusion):
             _checks.check_type(self._name, weight.dtype, x_0, 'x_0')
         return super()._prepare(x, *args, **kwargs)._replace(x_0=x_0)
 
-    def _arguments(self) -> Any:
-        yield str(self.channels)
-        yield f'alpha={self.alpha}'
-        shown = super()._arguments()
-        yield from (text for text in shown if not text.startswith('alpha='))
+    def _arguments(self) -> list[str]:
+        return [str(self.channels), f'alpha={self.alpha}',
+                *super()._arguments()]

@@ -13,6 +13,7 @@ from torch_geometric.typing import OptTensor
 from torch_agcn import _checks
 from torch_agcn._energy import Energy, step
 from torch_agcn._graph import Graph
+from torch_agcn._groups import OneGraph
 from torch_agcn.nn.conv.gated_diffusion import GatedDiffusion, Inputs
 from torch_agcn.nn.conv.running_energy import (
     RunningEnergy,
@@ -197,17 +198,9 @@ class AGCNConv(GatedDiffusion):
         self.in_channels = sizes if pair is None else pair
         self.out_channels = out_channels
         self.momentum = momentum
-        _checks.check_channels(self._name, self.in_channels, out_channels,
-                               add_self_loops)
-        if pair is not None:
-            _checks.check_bipartite(self._name, self)
-
-        self.lin = Linear(sizes if pair is None else pair[0], out_channels,
-                          bias=False, weight_initializer='glorot')
-        self.lin_dst: Linear | None = None
-        if pair is not None:
-            self.lin_dst = Linear(pair[1], out_channels, bias=False,
-                                  weight_initializer='glorot')
+        _checks.check_channels(self._name, self)
+        self.lin = self._linear(sizes if pair is None else pair[0])
+        self.lin_dst = None if pair is None else self._linear(pair[1])
         self.register_parameter('bias', Parameter(torch.empty(out_channels))
                                 if bias else None)
         self.running_energy: ModuleList | None = None
@@ -218,6 +211,10 @@ class AGCNConv(GatedDiffusion):
                 RunningRelativeEnergy(momentum, sizes)
                 for _ in range(num_hops)])
         self.reset_parameters()
+
+    def _linear(self, in_channels: int) -> Linear:
+        return Linear(in_channels, self.out_channels, bias=False,
+                      weight_initializer='glorot')
 
     def reset_parameters(self) -> None:
         r"""Resets all learnable parameters of the module."""
@@ -231,7 +228,7 @@ class AGCNConv(GatedDiffusion):
     def reset_running_energy(self) -> None:
         r"""Forgets the running estimate, if there is one."""
         for running in self.running_energy or []:
-            running.reset_parameters()
+            running.reset_parameters()  # type: ignore[operator]
 
     @torch.no_grad()
     def gate(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -251,10 +248,8 @@ class AGCNConv(GatedDiffusion):
 
     def _run(self, inputs: Inputs) -> tuple[Tensor, list[OptTensor]]:
         x, graph, groups, num_sources, _ = inputs
-        gates: list[OptTensor]
         if self._weighs_first:
-            measure, = self._measures()
-            gates = [measure.gate(x, x, graph, groups, self.beta)]
+            gates = self._gates(inputs)
             x = self.lin(x)
             out = step(x, graph.P(x), gates[0], groups, self.residual)
             out = self._restart(out, x)
@@ -265,6 +260,13 @@ class AGCNConv(GatedDiffusion):
         if not self._weighs_first and self.lin_dst is None:
             out = self.lin(out)
         return self._add_bias(out, graph), gates
+
+    def _gates(self, inputs: Inputs) -> list[OptTensor]:
+        if not self._weighs_first:
+            return super()._gates(inputs)
+        x, graph, groups, _, _ = inputs
+        measure, = self._measures()
+        return [measure.gate(x, x, graph, groups, self.beta)]
 
     @property
     def _weighs_first(self) -> bool:
@@ -293,16 +295,17 @@ class AGCNConv(GatedDiffusion):
     def _prepare(self, *args: Any, **kwargs: Any) -> Inputs:
         inputs = super()._prepare(*args, **kwargs)
         if self.momentum is not None:
-            _checks.check_one_graph(self._name, self.momentum, *inputs)
+            is_one = (type(inputs.groups) is OneGraph and inputs.x.dim() == 2
+                      and inputs.num_sources is None)
+            _checks.check_one_graph(self._name, self.momentum, is_one)
         return inputs
 
-    def _check_devices(self, x: Any, **inputs: Any) -> None:
+    def _check_devices(self, **inputs: Any) -> None:
         weight = self._weight
         if weight is None:
-            super()._check_devices(x, **inputs)
-        else:
-            _checks.check_devices(self._name, weight.device, x=x, **inputs)
-            _checks.check_type(self._name, weight.dtype, x)
+            return super()._check_devices(**inputs)
+        _checks.check_devices(self._name, weight.device, **inputs)
+        _checks.check_type(self._name, weight.dtype, inputs['x'])
 
     def _join(self, x: Any,
               batch: Any) -> tuple[Tensor, OptTensor, int | None]:
@@ -318,7 +321,7 @@ class AGCNConv(GatedDiffusion):
         return self.lin(source), self.lin_dst(target)
 
     def _check_features(self, x: Any) -> None:
-        channels = -1 if self._weight is None else self.in_channels
+        channels: Any = -1 if self._weight is None else self.in_channels
         _checks.check_features(self._name, x, channels, self.node_dim)
 
     @property
@@ -327,7 +330,8 @@ class AGCNConv(GatedDiffusion):
         weight = getattr(self.lin, 'weight', None)
         return None if is_uninitialized_parameter(weight) else weight
 
-    def _arguments(self) -> Any:
-        yield str(self.in_channels)
-        yield str(self.out_channels)
-        yield from super()._arguments()
+    def _arguments(self) -> list[str]:
+        shown = super()._arguments()
+        if isinstance(self.in_channels, tuple):
+            shown = [v for v in shown if v != 'add_self_loops=False']
+        return [str(self.in_channels), str(self.out_channels), *shown]

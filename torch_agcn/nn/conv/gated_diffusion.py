@@ -1,6 +1,5 @@
 import math
-from collections.abc import Callable, Iterator
-from inspect import signature
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +11,20 @@ from torch_geometric.typing import Adj, OptTensor, PairTensor
 from torch_geometric.utils import is_sparse, spmm
 
 from torch_agcn import _cache, _checks
-from torch_agcn._edges import Edges, both_ways, to_edges, with_self_loops
 from torch_agcn._energy import Energy, Relative, Total
-from torch_agcn._graph import Graph, Laplacian, Messages, Operator
+from torch_agcn._graph import (
+    Graph,
+    Messages,
+    Recipe,
+    explainer_mask,
+    make_graph,
+)
 from torch_agcn._groups import OneGraph, groups_of
-from torch_agcn._spmm import CSR
+from torch_agcn._repr import changed_arguments
 from torch_agcn._tracing import (
     accumulation_dtype,
-    can_look,
     is_traced,
+    run_eagerly,
     uses_custom_ops,
 )
 
@@ -29,29 +33,13 @@ BETAS = {'total': 1.0, 'relative': 500.0}
 
 
 class Inputs(NamedTuple):
-    r"""What a layer was called with: features, sources before targets in
-    bipartite graphs, and those to restart from.
-    """
+    r"""What a layer is called with; in bipartite graphs, sources first."""
 
     x: Tensor
     graph: Graph
     groups: OneGraph
     num_sources: int | None
     x_0: Tensor
-
-
-def _run(forward: Callable[..., Tensor], *args: Any) -> Tensor:
-    r"""Runs a layer that keeps its graph within a compiled network: comparing
-    the kept graph is data-dependent, so it runs eagerly.
-    """
-    return forward(*args)
-
-
-_REASON = {'reason': 'layers with cached=True are not compiled; pass '
-           'cached=False for fullgraph=True'}
-if 'reason' not in signature(torch.compiler.disable).parameters:
-    _REASON = {}  # torch 2.6
-run_eagerly: Callable[..., Tensor] = torch.compiler.disable(_run, **_REASON)
 
 
 class GatedDiffusion(MessagePassing):
@@ -76,12 +64,11 @@ class GatedDiffusion(MessagePassing):
     For :math:`\beta \to \infty` this is
     :class:`~torch_geometric.nn.conv.APPNP`.
 
-    A feature that is not a number, or infinite, opens the gate of its graph
-    and spreads along edges alone, as in PyG.
+    A feature that is not finite opens the gate of its graph and spreads along
+    edges alone, as in PyG.
 
     Args:
-        num_hops (int, optional): The number of hops.
-            (default: :obj:`10`)
+        num_hops (int, optional): The number of hops. (default: :obj:`10`)
         alpha (float, optional): The share :math:`\alpha \in [0, 1)` of the
             input that is mixed into the result of each hop.
             (default: :obj:`0.1`)
@@ -101,34 +88,25 @@ class GatedDiffusion(MessagePassing):
         cached (bool, optional): If set to :obj:`True`, the layer keeps
             :math:`\mathbf{P}`, which makes it several times faster on a graph
             that stays the same. Another graph is noticed, and takes its
-            place. Layers with the same settings share what they keep.
-            Under :meth:`torch.compile`, such a layer runs eagerly between the
-            compiled parts; for :obj:`fullgraph=True`, leave it at
-            :obj:`False`. (default: :obj:`False`)
-        add_self_loops (bool, optional): If set to :obj:`False`, will not add
-            self-loops to the input graph. By default, self-loops will be
-            added in case :obj:`normalize` is set to :obj:`True`.
-            (default: :obj:`None`)
-        normalize (bool, optional): Whether to add self-loops and compute
-            symmetric normalization coefficients on-the-fly.
-            (default: :obj:`True`)
+            place. Layers share what they keep. Under :meth:`torch.compile`,
+            such a layer runs eagerly, which excludes :obj:`fullgraph=True`.
+            (default: :obj:`False`)
+        add_self_loops (bool, optional): Whether to add self-loops. By
+            default, as :obj:`normalize`. (default: :obj:`None`)
+        normalize (bool, optional): Whether to compute symmetric
+            normalization coefficients on-the-fly. (default: :obj:`True`)
         learn_beta (bool, optional): If set to :obj:`True`, :math:`\beta` is
-            learnt, starting from :obj:`beta`, and kept positive.
-            (default: :obj:`False`)
+            learnt, starting from :obj:`beta`. (default: :obj:`False`)
         recompute (bool, optional): If set to :obj:`True`, the backward pass
-            computes most hops again instead of keeping them: memory grows
-            with :math:`\sqrt{K}` instead of :math:`K =` :obj:`num_hops`.
-            (default: :obj:`False`)
+            computes most hops again, so that memory grows with the root of
+            :obj:`num_hops`. (default: :obj:`False`)
         **kwargs (optional): Additional arguments of
             :class:`torch_geometric.nn.conv.MessagePassing`.
 
     Shapes:
-        - **input:**
-          node features :math:`(|\mathcal{V}|, F)`,
-          edge indices :math:`(2, |\mathcal{E}|)`
-          or sparse matrix :math:`(|\mathcal{V}|, |\mathcal{V}|)`,
-          edge weights :math:`(|\mathcal{E}|)` *(optional)*,
-          batch vector :math:`(|\mathcal{V}|)` *(optional)*
+        - **input:** node features :math:`(|\mathcal{V}|, F)`, edge indices
+          :math:`(2, |\mathcal{E}|)`, edge weights
+          :math:`(|\mathcal{E}|)` *(optional)*
         - **output:** node features :math:`(|\mathcal{V}|, F)`
 
     Example:
@@ -142,6 +120,7 @@ class GatedDiffusion(MessagePassing):
     """
 
     _cache: _cache.Cache | None
+    fuse: bool
 
     def __init__(
         self,
@@ -162,6 +141,7 @@ class GatedDiffusion(MessagePassing):
         kwargs.setdefault('aggr', 'add')
         super().__init__(**kwargs)
         cls = type(self)
+        self._name = cls.__name__
         self.fuse = (self.fuse and cls.message is GatedDiffusion.message
                      and cls.aggregate is MessagePassing.aggregate
                      and cls.update is MessagePassing.update)
@@ -236,8 +216,8 @@ class GatedDiffusion(MessagePassing):
                 (default: :obj:`None`)
             batch_size (int, optional): The number of graphs :math:`B`.
                 Automatically calculated if not given. (default: :obj:`None`)
-            degree (torch.Tensor, optional): The degrees of the nodes in the
-                graph that this one is a sample of, see
+            degree (torch.Tensor, optional): The degrees in the graph that
+                this one is a sample of, see
                 :class:`~torch_agcn.loader.ImportanceWeights`.
                 (default: :obj:`None`)
             node_weight (torch.Tensor, optional): How many nodes of that graph
@@ -256,11 +236,11 @@ class GatedDiffusion(MessagePassing):
         arguments.
 
         Returns:
-            One number, or one per graph if :obj:`batch` is given; stacked
-            along a first dimension for the hops if there are many.
+            One number, or one per graph; stacked along a first dimension for
+            the hops if there are many.
         """
-        inputs = self._prepare(*args, **kwargs, counts=True)
-        gates, x = self._run(inputs)[1], inputs.x
+        inputs = self._prepare(*args, **{**kwargs, 'counts': True})
+        gates, x = self._gates(inputs), inputs.x
         one = torch.ones(x.shape[:-2], device=x.device,
                          dtype=accumulation_dtype(x.dtype))
         out = torch.stack([one if gate is None else gate for gate in gates])
@@ -273,6 +253,9 @@ class GatedDiffusion(MessagePassing):
         x, graph, groups, num_sources, x_0 = inputs
         out, gates = self._diffuse(x, x_0, graph, groups)
         return out if num_sources is None else out[..., num_sources:, :], gates
+
+    def _gates(self, inputs: Inputs) -> list[OptTensor]:
+        return self._run(inputs)[1]
 
     def _measures(self) -> list[Energy]:
         r"""The energy to measure in each hop."""
@@ -299,8 +282,7 @@ class GatedDiffusion(MessagePassing):
     def _hops(self, h: Tensor, x: Tensor, graph: Graph, groups: OneGraph,
               beta: float | Tensor,
               measures: list[Energy]) -> tuple[Tensor, list[OptTensor]]:
-        # It may run again in the backward pass, when parameters may be
-        # others: it depends on what it is given.
+        # May run again in the backward pass, when parameters may be others.
         gates: list[OptTensor] = []
         for measure in measures:
             h, gate = measure.hop(h, graph, groups, beta, self.residual)
@@ -313,8 +295,8 @@ class GatedDiffusion(MessagePassing):
 
     @property
     def _segment(self) -> int:
-        # The number of hops to take at once: the backward pass holds the
-        # inputs of all segments and all hops of one of them.
+        # Hops to take at once: the backward pass holds the inputs of all
+        # segments and all hops of one of them.
         if (not self.recompute or not torch.is_grad_enabled() or is_traced()
                 or self.explain):
             return self.num_hops
@@ -340,23 +322,16 @@ class GatedDiffusion(MessagePassing):
         x, batch, num_sources = self._join(x, batch)
         if isinstance(batch_size, (tuple, list)):
             batch_size = batch_size[1]  # The same on both sides.
-        if degree is not None or node_weight is not None:
-            if num_sources is not None or (batch is not None
-                                           and node_weight is not None):
-                _checks.refuse(self._name, "'degree' or 'node_weight' of more "
-                               'than one graph with one type of nodes',
-                               'leave them out')
-            _checks.check_sample(self._name, x.size(-2), degree, node_weight)
+        _checks.check_sample(self._name, x.size(-2), degree, node_weight,
+                             num_sources is not None, batch is not None)
         graph = self._graph(x, num_sources, edge_index, edge_weight, degree,
                             node_weight)
         groups = groups_of(self._name, batch, batch_size, x.size(-2),
                            None if batch is None else graph.P.edges, counts)
         return Inputs(x, graph, groups, num_sources, x)
 
-    def _check_devices(self, x: Any, **inputs: Any) -> None:
-        first = x[0] if isinstance(x, (tuple, list)) and x else x
-        if isinstance(first, Tensor):
-            _checks.check_devices(self._name, first.device, x=x, **inputs)
+    def _check_devices(self, **inputs: Any) -> None:
+        _checks.check_devices(self._name, None, **inputs)
 
     def _join(self, x: Any,
               batch: Any) -> tuple[Tensor, OptTensor, int | None]:
@@ -374,18 +349,12 @@ class GatedDiffusion(MessagePassing):
         return torch.cat(sides, dim=-2), batch, source.size(-2)
 
     def _map_sides(self, source: Any, target: Any) -> tuple[Tensor, Tensor]:
-        for side in (source, target):
-            _checks.check_features(self._name, side, node_dim=self.node_dim)
         _checks.check_widths(self._name, source, target)
         self._check_features(source)
         return source, target
 
     def _check_features(self, x: Any) -> None:
         _checks.check_features(self._name, x, node_dim=self.node_dim)
-
-    @property
-    def _name(self) -> str:
-        return self.__class__.__name__
 
     # The graph ###############################################################
 
@@ -416,94 +385,25 @@ class GatedDiffusion(MessagePassing):
 
     def _make_graph(self, x: Tensor, num_sources: int | None,
                     edge_index: Adj, edge_weight: OptTensor,
-                    degree: OptTensor = None,
-                    node_weight: OptTensor = None,
+                    degree: OptTensor = None, node_weight: OptTensor = None,
                     to_keep: bool = False) -> Graph:
-        num_nodes, dtype = x.size(-2), accumulation_dtype(x.dtype)
-        sizes = num_nodes, num_nodes
-        if num_sources is not None:
-            sizes = num_sources, num_nodes - num_sources
-        edges = to_edges(self._name, edge_index, edge_weight, sizes, dtype,
-                         self.flow)
-        sends = self._sends(x, edge_index, edges.weight)
-        if num_sources is not None:
-            edges = both_ways(edges, num_sources)
-        elif self.add_self_loops:
-            fill = 2.0 if self.improved else 1.0
-            degree = degree if degree is None else degree.to(dtype) + fill
-            edges = self._add_loops(edges, num_nodes, fill, dtype)
-        adj: Operator
-        if sends:
-            adj = Messages(edges, num_nodes, self._send)
-        elif to_keep:
-            adj = CSR.from_edges(edges.clone(), num_nodes).kept()
-        else:
-            adj = CSR.from_edges(edges, num_nodes)
-        L = Laplacian(adj, x.dtype, degree)
-        P = L.P if self.normalize else adj.to(x.dtype)
-        if num_sources is not None and (self.energy == 'total'
-                                        or self.explain):
-            P = P.to_targets(num_sources)
-        if self.explain or node_weight is not None or (
-                sends and not self.normalize):
-            L = self._measured(L, edges, num_sources, node_weight)
-        if to_keep:
-            L.settle()
-        return Graph(P, L)
+        fill = 2.0 if self.improved else 1.0
+        sends = self._sends(x, edge_index, edge_weight)
+        how = Recipe(
+            self._name, self.flow, fill if self.add_self_loops else None,
+            self.normalize, self.energy == 'total' or bool(self.explain),
+            self._send if sends else None, to_keep,
+            partial(explainer_mask, self) if self.explain else None)
+        return make_graph(how, x, num_sources, edge_index, edge_weight,
+                          degree, node_weight)
 
-    def _measured(self, L: Laplacian, edges: Edges, num_sources: int | None,
-                  node_weight: OptTensor) -> Laplacian:
-        r"""The graph to measure on where it is not the one of messages."""
-        row, col, weight = edges.weighted(L.degree.dtype)
-        assert weight is not None
-        degree = None if L.degree is L.received else L.degree
-        if self.explain and self._edge_mask is not None:
-            weight = self._mask_of(weight, num_sources) * weight
-        if node_weight is not None:
-            degree = L.degree
-            stands_for = node_weight.to(weight.dtype)[row]
-            weight = stands_for * weight
-            if can_look(row) and not self.explain:
-                # Most edges of sampled neighborhoods do not count.
-                keep = stands_for != 0
-                row, col, weight = row[keep], col[keep], weight[keep]
-        edges, num_nodes = Edges(row, col, weight), L.degree.numel()
-        if isinstance(L.adj, CSR):
-            return Laplacian(CSR.from_edges(edges, num_nodes), L.degree.dtype,
-                             degree)
-        return Laplacian(Messages(edges, num_nodes), L.degree.dtype, degree)
-
-    def _add_loops(self, edges: Edges, num_nodes: int, fill: float,
-                   dtype: torch.dtype) -> Edges:
-        num_edges = edges.row.numel()
-        edges = with_self_loops(edges, num_nodes, fill, dtype)
-        if self.explain:
-            # Explainers count on loops at the end and nowhere else:
-            keep = edges.row != edges.col
-            keep[num_edges:] = True
-            edges = edges.select(keep)
-        return edges
-
-    def _mask_of(self, weight: Tensor, num_sources: int | None) -> Tensor:
-        r"""An explainer's mask, which weighs the edges of the energy as it
-        does those of the messages.
-        """
-        mask = self._edge_mask
-        assert mask is not None
-        mask = mask.sigmoid() if self._apply_sigmoid else mask
-        if num_sources is not None:  # There, and back.
-            return torch.cat([mask, mask])
-        if mask.numel() != weight.numel():
-            mask = mask[self._loop_mask]
-            mask = torch.cat([mask, mask.new_ones(
-                weight.numel() - mask.numel())])
-        return mask
-
-    def _sends(self, x: Tensor, edge_index: Adj, weight: OptTensor) -> bool:
+    def _sends(self, x: Tensor, edge_index: Adj,
+               edge_weight: OptTensor) -> bool:
         r"""Whether somebody wants to see messages, or has to."""
         if (not self.fuse or self.explain or self._has_hooks
-                or (isinstance(weight, Tensor) and weight.requires_grad)
-                or getattr(edge_index, 'requires_grad', None) is True):
+                or getattr(edge_index, 'requires_grad', None) is True
+                or any(v is not None and v.requires_grad for v in (
+                    *_cache.tensors_of(edge_index), edge_weight))):
             return True
         if is_traced():
             return not (x.is_cpu and uses_custom_ops())
@@ -511,12 +411,10 @@ class GatedDiffusion(MessagePassing):
 
     @property
     def _has_hooks(self) -> bool:
-        return bool(
-            self._propagate_forward_pre_hooks or self._propagate_forward_hooks
-            or self._message_forward_pre_hooks or self._message_forward_hooks
-            or self._aggregate_forward_pre_hooks
-            or self._aggregate_forward_hooks
-            or self.aggr_module._forward_hooks)
+        return bool(self.aggr_module._forward_hooks) or any(
+            getattr(self, f'_{name}_forward{when}hooks')
+            for name in ('propagate', 'message', 'aggregate')
+            for when in ('_', '_pre_'))
 
     def _send(self, x: Tensor, edges: Messages) -> Tensor:
         index = edges.index
@@ -547,25 +445,8 @@ class GatedDiffusion(MessagePassing):
     def __repr__(self) -> str:
         return f"{self._name}({', '.join(self._arguments())})"
 
-    def _arguments(self) -> Iterator[str]:
-        r"""All settings that are not defaults, as they are passed."""
-        defaults = {'beta': BETAS[self.energy],
-                    'residual': self.energy == 'relative',
-                    'add_self_loops': self.normalize and not isinstance(
-                        getattr(self, 'in_channels', None), tuple)}
-        shown = set()
-        for cls in type(self).__mro__:
-            if not issubclass(cls, GatedDiffusion):
-                break
-            for name, parameter in signature(cls.__init__).parameters.items():
-                value = getattr(self, f'_{name}', getattr(self, name, None))
-                value = value is not None if name == 'bias' else value
-                default = parameter.default
-                default = defaults.get(name) if default is None else default
-                if (parameter.kind == parameter.KEYWORD_ONLY
-                        or parameter.default is not parameter.empty) and (
-                            name not in shown and value != default):
-                    yield f'{name}={value!r}'
-                shown.add(name)
-        if self.flow != 'source_to_target':
-            yield f"flow='{self.flow}'"
+    def _arguments(self) -> list[str]:
+        r"""The arguments it was made by, as far as they are no defaults."""
+        return changed_arguments(self, GatedDiffusion, {
+            'beta': BETAS[self.energy], 'residual': self.energy == 'relative',
+            'add_self_loops': self.normalize})
