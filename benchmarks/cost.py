@@ -11,7 +11,6 @@ Exponents are slopes of straight lines through logarithms, with their standard
 errors, for the four largest sizes, where what is constant counts least.
 """
 import gc
-import os
 import sys
 import time
 from functools import lru_cache
@@ -24,7 +23,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.profiler import ProfilerActivity, profile
 from torch_geometric.nn import GATConv, GCNConv
 
 from benchmarks import runner
@@ -122,14 +120,7 @@ def peak(run: Any) -> float:
     r"""The largest sum of all tensors that were there at a time during a
     call and not before, in megabytes.
     """
-    os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # errors, no progress
-    with profile(activities=[ProfilerActivity.CPU],
-                 profile_memory=True) as watch:
-        run()
-    events = watch.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events
-                     if event.name() == '[memory]')
-    return max(accumulate(n for _, n in changes), default=0) / 2**20
+    return max(accumulate(runner.allocations(run)), default=0) / 2**20
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:

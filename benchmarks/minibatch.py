@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Identity, Module
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
@@ -114,14 +114,18 @@ def no_weights(batch: Data) -> dict[str, Tensor]:
 
 
 class Sampled(Hops):
-    r"""The recommended AGCN, on parts of a graph as well."""
+    r"""The recommended AGCN; that it may have a running estimate is what it
+    needs an :class:`~torch_agcn.AGCNConv` for.
+    """
 
-    def forward(self, x: Tensor, edge_index: Tensor,
-                **weights: Tensor) -> Tensor:
-        r"""The logits."""
-        x = self.lin(dropout(x, self.p, self.training)).relu()
-        x = self.lin2(dropout(x, self.p, self.training))
-        return self.conv(x, edge_index, **weights)
+    def __init__(self, in_channels: int, hidden_channels: int,
+                 out_channels: int, p: float, momentum: float | None = None,
+                 **kwargs: Any) -> None:
+        super().__init__(in_channels, hidden_channels, out_channels, p,
+                         **kwargs)
+        self.diffusion = AGCNConv(out_channels, out_channels, cached=True,
+                                  bias=False, momentum=momentum, **kwargs)
+        self.diffusion.lin = Identity()
 
 
 class SampledNet(Net):
@@ -160,19 +164,20 @@ def average_gates(model: Module, batches: Iterable[Data],
                   weights: Weights) -> list[float]:
     r"""The gates of a running estimate over batches, without dropout."""
     layers = layers_of(model)
-    before = [conv.momentum for conv in layers]
+    hops = [hop for conv in layers for hop in conv.running_energy]
+    before = [hop.momentum for hop in hops]
     batches = list(batches)
     model.eval()
     for conv in layers:
-        assert conv.momentum is not None
         conv.reset_running_energy()
-        conv.momentum = 0.0
         conv.train()
+    for hop in hops:
+        hop.momentum = 0.0
     for batch in batches:
         model(batch.x, batch.edge_index, **weights(batch))
     found = gates_of(model, batches[0], weights)
-    for conv, momentum in zip(layers, before):
-        conv.momentum = momentum
+    for hop, momentum in zip(hops, before):
+        hop.momentum = momentum
     return found
 
 

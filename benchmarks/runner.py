@@ -34,6 +34,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
 from benchmarks.data import DATASETS
@@ -204,9 +205,9 @@ def report(failed: list[tuple[Any, str]]) -> None:
 
 def take_turns(table: Table, sides: list[tuple[dict[str, Any], Callable]],
                repeats: int, part: int = 1, **others: Any) -> None:
-    r"""Times functions in turn, a row for each time, in milliseconds of one
-    of so many parts; a first round does not count. What has a row is not
-    timed again.
+    r"""Times functions in turn, a row for each time, in milliseconds of
+    processor time of one of so many parts; a first round does not count. What
+    has a row is not timed again.
     """
     todo = table.missing([{**others, **side, 'repeat': repeat}
                           for repeat in range(repeats) for side, _ in sides])
@@ -216,13 +217,27 @@ def take_turns(table: Table, sides: list[tuple[dict[str, Any], Callable]],
     for row, run in tqdm(first + timed, desc=' '.join(map(
             str, others.values()))):
         gc.collect()
-        start = time.perf_counter()
+        start = time.process_time()
         run()
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         if row is not None:
             blank = dict.fromkeys(table.own_columns, '')
-            table.append(**{**blank, **row, 'milliseconds': round(
-                1000 * seconds / part, 3)})
+            table.append(**{**blank, **row, 'milliseconds': float(
+                f'{1000 * seconds / part:.5g}')})
+
+
+def allocations(run: Callable[[], Any]) -> list[int]:
+    r"""The bytes of all tensors that a call makes, in order, with a minus
+    where they are freed.
+    """
+    os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # errors, no progress
+    with profile(activities=[ProfilerActivity.CPU],
+                 profile_memory=True) as watch:
+        run()
+    events = watch.profiler.kineto_results.events()
+    return [size for _, size in sorted(
+        (event.start_ns(), event.nbytes()) for event in events
+        if event.name() == '[memory]')]
 
 
 def reset_peak() -> None:

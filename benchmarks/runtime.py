@@ -1,15 +1,17 @@
 r"""Time and memory of AGCNConv beside PyG's GCNConv, and of KNNGraph.
 
-All sides of a comparison run in one process and take turns; ratios of medians
-are what counts, for the machine may be busy with other things.
+All sides of a comparison run in one process on one thread and take turns.
+Times are those of the processor, and ratios of medians are what counts, for
+the machine may be busy with other things.
 """
 import argparse
 import gc
 import multiprocessing
 import resource
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -17,9 +19,11 @@ import torch.nn.functional as F
 import torch_geometric.transforms as T
 import torch_geometric.typing
 from torch import Tensor
-from torch_geometric.nn import GATConv, GCNConv
+from torch.nn import Module
+from torch_geometric.nn import APPNP, GATConv, GCNConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import to_torch_csr_tensor
+from torch_geometric.utils import sort_edge_index, to_torch_csr_tensor
 from tqdm import tqdm
 
 from benchmarks.results import (
@@ -29,28 +33,67 @@ from benchmarks.results import (
     provenance,
     write_readme,
 )
-from benchmarks.runner import QUICK, positive, take_turns
-from torch_agcn import AGCNConv
+from benchmarks.runner import QUICK, allocations, positive, take_turns
+from torch_agcn import AGCNConv, GatedDiffusion
 from torch_agcn.datasets import Planetoid
 from torch_agcn.functional import dirichlet_energy
 
 TABLE = Table(RESULTS / 'runtime.csv', [
     'case', 'variant', 'nodes', 'edges', 'features', 'repeat', 'milliseconds',
-    'megabytes'])
-OURS = dict(energy='relative', beta=1.0, residual=True)
+    'megabytes', 'tensors'])
+Sides = dict[str, Callable[[], Any]]
+OURS: dict[str, Any] = dict(energy='relative')
 
-# The bounds we set ourselves: case, variant, beside what, at most.
+GCN, GCN_CSR, GCN_COMPILED = (
+    'GCN edge_index', 'GCN torch CSR',
+    'GCN compiled, sorted normalized edges')
+PAPER, HALF_OPEN, RELATIVE = (
+    'AGCN paper', 'AGCN paper, gate half open', 'AGCN relative + residual')
+# What is measured where it is not time, and its unit:
+VALUES = {'memory': ('megabytes', ' MB'), 'tensors': ('tensors', '')}
+
+
+class Bound(NamedTuple):
+    r"""What we set ourselves: at most so much beside another variant, or in
+    itself.
+    """
+
+    case: str
+    variant: str
+    beside: str | None
+    most: float | None
+
+
 BOUNDS = [
-    ('layer', 'AGCN paper', 'GCN edge_index', 0.40),
-    ('layer', 'AGCN paper', 'GCN SparseTensor', 1.10),
-    ('layer', 'AGCN paper, gate half open', 'GCN edge_index', 0.40),
-    ('layer', 'AGCN paper, gate half open', 'GCN SparseTensor', 1.10),
-    ('layer', 'AGCN relative + residual', 'GCN edge_index', 0.30),
-    ('layer', 'AGCN relative + residual', 'GCN SparseTensor', 0.85),
-    ('Cora epoch', 'AGCN', 'GCN', 1.10),
-    ('memory', 'AGCN paper, gate half open', 'GCN edge_index', 0.50),
-    ('memory', 'AGCN relative + residual', 'GCN edge_index', 0.50),
-    ('kNN', 'KNNGraph', 'scikit-learn brute force', 1.00),
+    Bound('layer', PAPER, GCN, 0.17),
+    Bound('layer', PAPER, GCN_COMPILED, 0.72),
+    Bound('layer', PAPER, GCN_CSR, 0.42),
+    Bound('layer', PAPER, 'GCN SparseTensor', 1.10),
+    Bound('layer', HALF_OPEN, GCN, 0.40),
+    Bound('layer', HALF_OPEN, 'GCN SparseTensor', 1.10),
+    Bound('layer', RELATIVE, GCN, 0.22),
+    Bound('layer', RELATIVE, GCN_COMPILED, 0.90),
+    Bound('layer', RELATIVE, GCN_CSR, 0.52),
+    Bound('layer', RELATIVE, 'GCN SparseTensor', 0.85),
+    Bound('small', PAPER, GCN, 1.70),
+    Bound('small', RELATIVE, GCN, 2.50),
+    Bound('Cora size', PAPER, GCN, 0.85),
+    Bound('Cora size', RELATIVE, GCN, 1.20),
+    Bound('Cora hidden', PAPER, GCN, 0.85),
+    Bound('Cora hidden', RELATIVE, GCN, 1.20),
+    Bound('hops', 'GatedDiffusion', 'APPNP', None),
+    Bound('tensors', f'{RELATIVE}, cached, forward', None, 3),
+    Bound('tensors', f'{RELATIVE}, cached, backward', None, 2),
+    Bound('tensors', f'{RELATIVE}, forward', None, 6),
+    Bound('tensors', f'{RELATIVE}, backward', None, 6),
+    Bound('tensors', f'{PAPER}, cached, forward', None, None),
+    Bound('tensors', f'{PAPER}, cached, backward', None, None),
+    Bound('tensors', f'{PAPER}, forward', None, None),
+    Bound('tensors', f'{PAPER}, backward', None, None),
+    Bound('Cora epoch', 'AGCN', 'GCN', 1.10),
+    Bound('memory', HALF_OPEN, GCN, 0.50),
+    Bound('memory', RELATIVE, GCN, 0.50),
+    Bound('kNN', 'KNNGraph', 'scikit-learn brute force', 1.00),
 ]
 
 
@@ -61,44 +104,59 @@ def random_graph(num_nodes: int, num_edges: int) -> Tensor:
     return torch.cat([half, half.flip(0)], dim=1)
 
 
-def compare(table: Table, case: str, sides: dict[str, Callable[[], Any]],
-            repeats: int, **sizes: int) -> None:
+def problem(nodes: int, edges: int, features: int) -> tuple[Tensor, Tensor]:
+    r"""Random features and a random graph."""
+    torch.manual_seed(0)
+    return (torch.randn(nodes, features, requires_grad=True),
+            random_graph(nodes, edges))
+
+
+def compare(table: Table, case: str, sides: Sides, repeats: int,
+            part: int = 1, **sizes: int) -> None:
     r"""Times variants of a case."""
     take_turns(table, [(dict(variant=name), run)
-                       for name, run in sides.items()], repeats, case=case,
-               **sizes)
+                       for name, run in sides.items()], repeats, part,
+               case=case, **sizes)
 
 
-def step(conv: torch.nn.Module, x: Tensor, adj: Any) -> Callable[[], None]:
+def step(conv: Module, x: Tensor, *graph: Any) -> Callable[[], None]:
     r"""Forward and backward of one layer."""
     def run() -> None:
         conv.zero_grad()
         x.grad = None
-        out = conv(x, adj)
+        out = conv(x, *graph)
         out.backward(torch.ones_like(out))
     return run
 
 
-def layers(num_nodes: int, num_edges: int,
-           num_features: int) -> dict[str, Callable[[], None]]:
+def passes(conv: Module, x: Tensor, edge_index: Tensor,
+           number: int) -> Callable[[], None]:
+    r"""Many forward passes of one layer."""
+    @torch.no_grad()
+    def run() -> None:
+        for _ in range(number):
+            conv(x, edge_index)
+    return run
+
+
+def layers(x: Tensor, edge_index: Tensor) -> Sides:
     r"""The sides of the comparison of single layers, on one graph."""
-    torch.manual_seed(0)
-    edge_index = random_graph(num_nodes, num_edges)
-    x = torch.randn(num_nodes, num_features, requires_grad=True)
+    num_nodes, num_features = x.shape
     size = num_features, num_features
     energy = float(dirichlet_energy(x.detach(), edge_index))
     half_open = 0.7 / energy**2  # g = 1 - exp(-0.7)
-    csr = to_torch_csr_tensor(edge_index, size=(num_nodes, num_nodes))
-    sides = {
-        'GCN edge_index': step(GCNConv(*size, cached=True), x, edge_index),
-        'GCN torch CSR': step(GCNConv(*size, cached=True), x, csr),
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'Sparse (CSR|inv)')
+        csr = to_torch_csr_tensor(edge_index, size=(num_nodes, num_nodes))
+    sides: Sides = {
+        GCN: step(GCNConv(*size, cached=True), x, edge_index),
+        GCN_CSR: step(GCNConv(*size, cached=True), x, csr),
         'GAT 8 x 8 heads': step(
             GATConv(num_features, num_features // 8, heads=8), x, edge_index),
-        'AGCN paper': step(AGCNConv(*size, cached=True), x, edge_index),
-        'AGCN paper, gate half open': step(
-            AGCNConv(*size, beta=half_open, cached=True), x, edge_index),
-        'AGCN relative + residual': step(
-            AGCNConv(*size, cached=True, **OURS), x, edge_index),
+        PAPER: step(AGCNConv(*size, cached=True), x, edge_index),
+        HALF_OPEN: step(AGCNConv(*size, beta=half_open, cached=True), x,
+                        edge_index),
+        RELATIVE: step(AGCNConv(*size, cached=True, **OURS), x, edge_index),
     }
     if torch_geometric.typing.WITH_TORCH_SPARSE:
         adj = SparseTensor.from_edge_index(
@@ -108,6 +166,88 @@ def layers(num_nodes: int, num_edges: int,
         print("No GCN on SparseTensor without 'torch_sparse': "
               "'make test-extensions' builds it")
     return sides
+
+
+def compiled(x: Tensor, edge_index: Tensor) -> Sides:
+    r"""GCN as fast as torch and PyG make it: compiled, with edges that are
+    normalized once and sorted by target; nothing if there is no compiler.
+    """
+    edges, weight = gcn_norm(edge_index, None, x.size(0))
+    edges, weight = sort_edge_index(edges, weight, x.size(0),
+                                    sort_by_row=False)
+    conv = torch.compile(GCNConv(x.size(1), x.size(1), normalize=False))
+    run = step(conv, x, edges, weight)
+    try:
+        run()
+    except RuntimeError as error:
+        print("No compiled GCN, for 'torch.compile' needs a C++ compiler:",
+              str(error).strip().splitlines()[0])
+        return {}
+    return {GCN_COMPILED: run}
+
+
+def layer(table: Table, repeats: int, **sizes: int) -> None:
+    r"""Forward and backward of single layers."""
+    graph = problem(**sizes)
+    compare(table, 'layer', {**layers(*graph), **compiled(*graph)}, repeats,
+            **sizes)
+
+
+def forward(table: Table, case: str, repeats: int, number: int,
+            out_channels: int, **sizes: int) -> None:
+    r"""Forward passes of single layers, so many at a time."""
+    x, edge_index = problem(**sizes)
+    size = x.size(1), out_channels
+    convs = {GCN: GCNConv(*size, cached=True),
+             PAPER: AGCNConv(*size, cached=True),
+             RELATIVE: AGCNConv(*size, cached=True, **OURS)}
+    compare(table, case, {name: passes(conv, x, edge_index, number)
+                          for name, conv in convs.items()},
+            repeats, number, **sizes)
+
+
+def hops(table: Table, repeats: int, **sizes: int) -> None:
+    r"""Forward and backward of ten hops without weights."""
+    graph = problem(**sizes)
+    compare(table, 'hops', {
+        'APPNP': step(APPNP(10, 0.1, cached=True), *graph),
+        'GatedDiffusion': step(GatedDiffusion(10, 0.1, cached=True), *graph),
+    }, repeats, **sizes)
+
+
+def count_tensors(conv: Module, x: Tensor,
+                  edge_index: Tensor) -> dict[str, int]:
+    r"""How many tensors of the size of the features a forward and a backward
+    pass make; the first pass, in which a graph may be kept, does not count.
+    """
+    least = x.numel() * x.element_size()
+    grad = torch.ones_like(conv(x, edge_index))
+    outs: list[Tensor] = []
+    made = {
+        'forward': allocations(lambda: outs.append(conv(x, edge_index))),
+        'backward': allocations(lambda: outs[0].backward(grad))}
+    x.grad = None
+    return {name: sum(size >= least for size in sizes)
+            for name, sizes in made.items()}
+
+
+def tensors(table: Table, **sizes: int) -> None:
+    r"""The number of tensors that a layer makes, cached and not."""
+    x, edge_index = problem(**sizes)
+    size = x.size(1), x.size(1)
+    settings = {PAPER: {}, RELATIVE: OURS}
+    for name, cached in [(n, c) for n in settings for c in [True, False]]:
+        todo = table.missing([
+            dict(case='tensors', variant=f'{name}, {way}', **sizes, repeat=0)
+            for way in (['cached, forward', 'cached, backward'] if cached
+                        else ['forward', 'backward'])])
+        if todo:
+            found = count_tensors(AGCNConv(*size, cached=cached,
+                                           **settings[name]), x, edge_index)
+            for row in todo:
+                way = row['variant'].split(', ')[-1]
+                table.append(**row, milliseconds='', megabytes='',
+                             tensors=found[way])
 
 
 def cora_epoch(conv: Any, root: str) -> Callable[[], None]:
@@ -137,8 +277,17 @@ def cora_epoch(conv: Any, root: str) -> Callable[[], None]:
     return run
 
 
+def epoch(table: Table, repeats: int, root: str, **sizes: int) -> None:
+    r"""Epochs of both layers."""
+    torch.manual_seed(0)
+    compare(table, 'Cora epoch', {'GCN': cora_epoch(GCNConv, root),
+                                  'AGCN': cora_epoch(AGCNConv, root)},
+            repeats, **sizes)
+
+
 def _peak(variant: str, sizes: tuple[int, int, int], out: Any) -> None:
-    run = layers(*sizes)[variant]
+    torch.set_num_threads(1)
+    run = layers(*problem(*sizes))[variant]
     gc.collect()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # The highest mark so far may lie above what is in use now:
@@ -157,7 +306,7 @@ def memory(table: Table, nodes: int, edges: int, features: int) -> None:
     side in a process of its own.
     """
     context = multiprocessing.get_context('spawn')
-    names = [b[1] for b in BOUNDS if b[0] == 'memory'] + ['GCN edge_index']
+    names = [b.variant for b in BOUNDS if b.case == 'memory'] + [GCN]
     sizes = nodes, edges, features
     for row in tqdm(table.missing([
             dict(case='memory', variant=name, nodes=nodes, edges=edges,
@@ -169,21 +318,23 @@ def memory(table: Table, nodes: int, edges: int, features: int) -> None:
         process.start()
         megabytes = queue.get()
         process.join()
-        table.append(**row, milliseconds='', megabytes=round(megabytes, 1))
+        table.append(**row, milliseconds='', megabytes=round(megabytes, 1),
+                     tensors='')
 
 
 def scaling(table: Table, repeats: int, most: int) -> None:
     r"""Time against the number of edges, ten for each node."""
     for num_edges in [most // 2**i for i in reversed(range(6))]:
-        sides = layers(num_edges // 10, num_edges, 64)
-        keep = ('AGCN paper, gate half open', 'AGCN relative + residual')
-        compare(table, 'scaling', {k: sides[k] for k in keep}, repeats,
-                nodes=num_edges // 10, edges=num_edges, features=64)
+        sizes = dict(nodes=num_edges // 10, edges=num_edges, features=64)
+        sides = layers(*problem(**sizes))
+        compare(table, 'scaling', {k: sides[k] for k in (HALF_OPEN, RELATIVE)},
+                repeats, **sizes)
 
 
 def knn(table: Table, repeats: int, num_nodes: int) -> None:
     r"""Our exact search beside scikit-learn's."""
     from sklearn.neighbors import NearestNeighbors
+    from threadpoolctl import threadpool_limits
     from torch_geometric.data import Data
 
     from torch_agcn.transforms import KNNGraph
@@ -192,11 +343,14 @@ def knn(table: Table, repeats: int, num_nodes: int) -> None:
     x = torch.rand(num_nodes, num_features,
                    generator=torch.Generator().manual_seed(0))
     transform, points = KNNGraph(k=8), x.numpy()
-    compare(table, 'kNN', {
-        'KNNGraph': lambda: transform(Data(pos=x)),
-        'scikit-learn brute force': lambda: NearestNeighbors(
-            n_neighbors=9, algorithm='brute').fit(points).kneighbors(points),
-    }, repeats, nodes=num_nodes, edges=8 * num_nodes, features=num_features)
+    with threadpool_limits(1):
+        compare(table, 'kNN', {
+            'KNNGraph': lambda: transform(Data(pos=x)),
+            'scikit-learn brute force': lambda: NearestNeighbors(
+                n_neighbors=9,
+                algorithm='brute').fit(points).kneighbors(points),
+        }, repeats, nodes=num_nodes, edges=8 * num_nodes,
+            features=num_features)
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,17 +358,24 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     that has any of a case.
     """
     lines = []
-    for case, variant, base, bound in BOUNDS:
-        part = rows[rows.case == case]
+    for bound in BOUNDS:
+        part = rows[rows.case == bound.case]
         part = part[part.commit == part.commit.iloc[-1]] if len(part) else part
-        value = 'megabytes' if case == 'memory' else 'milliseconds'
-        medians = part.groupby('variant')[value].median()
-        if variant in medians and base in medians:
-            ratio = medians[variant] / medians[base]
-            unit = 'MB' if case == 'memory' else 'ms'
-            lines.append([case, variant, f'{medians[variant]:.4g} {unit}',
-                          base, f'{medians[base]:.4g} {unit}', f'{ratio:.2f}',
-                          f'{bound:.2f}', 'yes' if ratio <= bound else 'no'])
+        value, unit = VALUES.get(bound.case, ('milliseconds', ' ms'))
+        found = part.groupby('variant')[value].median()
+        if not {bound.variant, bound.beside} <= {None, *found.index}:
+            continue
+        own = ratio = found[bound.variant]
+        other, form = '–', '.0f'
+        if bound.beside is not None:
+            ratio, form = own / found[bound.beside], '.2f'
+            other = f'{found[bound.beside]:.4g}{unit}'
+        lines.append([
+            bound.case, bound.variant, f'{own:.4g}{unit}',
+            bound.beside or '–', other, f'{ratio:{form}}',
+            *(['–', '–'] if bound.most is None else [
+                f'{bound.most:{form}}',
+                'yes' if ratio <= bound.most else 'no'])])
     part = rows[rows.case == 'scaling']
     part = part[part.commit == part.commit.iloc[-1]] if len(part) else part
     for variant, group in part.groupby('variant'):
@@ -230,9 +391,31 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         'bound', 'holds'])
 
 
+def jobs(table: Table, repeats: int, scale: int,
+         root: str) -> dict[str, Callable[[], None]]:
+    r"""What runs each case, on graphs that are so many times smaller."""
+    large = dict(nodes=200_000 // scale, edges=2_000_000 // scale)
+    small = dict(nodes=100, edges=1000, features=64)
+    cora = dict(nodes=2708, edges=10556, features=1433)
+    few, many = max(3, repeats // 3), 3 * repeats
+    return {
+        'layer': lambda: layer(table, repeats, **large, features=64),
+        'small': lambda: forward(table, 'small', many, 200, 64, **small),
+        'cora': lambda: forward(table, 'Cora size', many, 5, 16, **cora),
+        'hidden': lambda: forward(table, 'Cora hidden', many, 50, 16,
+                                  **{**cora, 'features': 16}),
+        'hops': lambda: hops(table, repeats, **large, features=16),
+        'tensors': lambda: tensors(table, **large, features=64),
+        'epoch': lambda: epoch(table, 10 * repeats, root, **cora),
+        'memory': lambda: memory(table, **large, features=64),
+        'scaling': lambda: scaling(table, few, 8_000_000 // scale),
+        'knn': lambda: knn(table, few, 10_000 // scale),
+    }
+
+
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser('python -m benchmarks runtime')
-    cases = ['layer', 'epoch', 'memory', 'scaling', 'knn']
+    cases = list(jobs(TABLE, 1, 1, ''))
     parser.add_argument('--cases', nargs='+', choices=cases, default=cases)
     parser.add_argument('--repeats', type=positive, default=9)
     parser.add_argument('--root', default='data', help='where data is kept')
@@ -245,25 +428,12 @@ def main(argv: list[str]) -> None:
     if args.quick:
         table, scale = Table(QUICK / TABLE.path.name, TABLE.own_columns), 10
         args.repeats = 3
-    sizes = dict(nodes=200_000 // scale, edges=2_000_000 // scale,
-                 features=64)
     if not args.show:
+        torch.set_num_threads(1)
         print(provenance()['versions'], 'threads =', torch.get_num_threads())
-        if 'layer' in args.cases:
-            compare(table, 'layer', layers(*sizes.values()), args.repeats,
-                    **sizes)
-        if 'epoch' in args.cases:
-            torch.manual_seed(0)
-            compare(table, 'Cora epoch', {
-                'GCN': cora_epoch(GCNConv, args.root),
-                'AGCN': cora_epoch(AGCNConv, args.root),
-            }, 10 * args.repeats, nodes=2708, edges=10556, features=1433)
-        if 'memory' in args.cases:
-            memory(table, **sizes)
-        if 'scaling' in args.cases:
-            scaling(table, max(3, args.repeats // 3), 8_000_000 // scale)
-        if 'knn' in args.cases:
-            knn(table, max(3, args.repeats // 3), 10_000 // scale)
+        todo = jobs(table, args.repeats, scale, args.root)
+        for case in args.cases:
+            todo[case]()
     frame = summary(table.read())
     print(frame.to_string(index=False))
     if not args.quick:

@@ -61,10 +61,10 @@ def embed(model: Module, data: Data) -> Tensor:
             return model.conv1(data.x, data.edge_index).relu()
         P = to_torch_csr_tensor(*gcn_norm(data.edge_index, None,
                                           data.num_nodes), data.num_nodes)
-        h = start = model.lin(data.x).relu()
+        h = start = model.lins[0](data.x).relu()
         for gate in agcn.gates(model, data):
             h = torch.lerp(torch.lerp(h, P @ h, gate), start,
-                           model.conv.alpha)
+                           model.diffusion.alpha)
         return h
 
 

@@ -7,12 +7,13 @@ from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import to_undirected
 
 from benchmarks import table, tune
-from benchmarks.baselines import gin
+from benchmarks.baselines import agcn, gin
 from benchmarks.baselines.chebynet import ChebConv, WeightFirst
 from benchmarks.baselines.gat import AttentionConv, neighbors
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.baselines.monet import MoNetConv
 from benchmarks.data import draw_per_class, draw_share
+from torch_agcn import DiffusedMLP
 
 # What makes each method quick:
 QUICK = dict(epochs=3, patience=3, walks_per_node=2, walk_length=5, sweeps=1,
@@ -66,6 +67,26 @@ def test_grid(method):
         table.settings_of(method, 'Cora', **config)
     for dataset in table.DATASETS:
         table.settings_of(method, dataset)
+
+
+def test_recommended_agcn_is_the_model_of_the_package():
+    ours = agcn.Hops(12, 8, 3, p=0.5, num_hops=3)
+    model = DiffusedMLP(12, 8, 2, 3, dropout=0.5, num_hops=3)
+    model.load_state_dict(ours.state_dict())
+    dense, sparse = tiny_graph(False), tiny_graph(True)
+    expected = model.eval()(dense.x, dense.edge_index)
+    for x in [dense.x, sparse.x]:
+        out = ours.eval()(x, dense.edge_index)
+        assert torch.allclose(out, expected, atol=1e-6)
+    # Dropout keeps the mean, of features and of hidden ones:
+    ours.diffusion.beta, ours.lins[0].bias = 0.0, None  # no nonlinearity
+    torch.nn.init.ones_(ours.lins[0].weight)
+    expected = ours(sparse.x, sparse.edge_index)
+    mean = sum(ours.train()(sparse.x, sparse.edge_index)
+               for _ in range(2000)) / 2000
+    assert torch.allclose(mean, expected, atol=0.15)
+    assert not torch.allclose(ours(sparse.x, sparse.edge_index), expected,
+                              atol=0.15)
 
 
 def test_sparse_linear():

@@ -69,7 +69,7 @@ def test_gates_of_the_layers():
         x, edge_index)) for method in [SATURATED, HALF_OPEN, RELATIVE]}
     assert gate[SATURATED] == 1
     assert gate[HALF_OPEN] == pytest.approx(1 - math.exp(-0.7), rel=1e-4)
-    assert 0 < gate[RELATIVE] < 1
+    assert 0 < gate[RELATIVE] <= 1
 
 
 def test_measured_memory():
@@ -82,7 +82,9 @@ def test_measured_memory():
 
     few, many = (megabytes(SATURATED, 4000, edges)
                  for edges in [40_000, 80_000])
-    assert few == many  # no tensor has a row for each edge
+    # No tensor has a row of features for each edge; to compare the graph that
+    # is kept takes two whole numbers each:
+    assert many - few <= 40_000 * 2 * 8 / 2**20
     # Outputs, their gradients and what lies between:
     assert few >= 2 * 4000 * 16 * 4 / 2**20
     assert megabytes(SATURATED, 8000, 40_000) == pytest.approx(2 * few,

@@ -87,16 +87,14 @@ def test_outputs_of_layers(graph, dense):
 def test_outputs_of_hops(graph, dense):
     model = agcn.Hops(9, 4, 3, 0.5, beta=50.0, energy='relative',
                       residual=True, num_hops=4, alpha=0.1).double()
-    torch.nn.init.normal_(model.conv.bias)
     graph.x = graph.x.to_dense().double()
     outs = depth.outputs(model, graph)
-    h = model.lin2(model.lin(graph.x).relu())
+    h = model.lins[1](model.lins[0](graph.x).relu())
     for hops, out in enumerate(outs, start=1):
         expected = dense(30, graph.edge_index).layer(
-            h, torch.eye(3).double(), model.conv.bias, 50.0, 'relative',
-            True, hops, 0.1)
+            h, torch.eye(3).double(), 0.0, 50.0, 'relative', True, hops, 0.1)
         assert torch.allclose(out, expected)
-    assert hops == model.conv.num_hops == 4
+    assert hops == model.diffusion.num_hops == 4
 
 
 def test_measured_numbers(graph, monkeypatch):

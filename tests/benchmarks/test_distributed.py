@@ -101,7 +101,7 @@ def test_one_process_and_its_checkpoints(alone, tmp_path):
     assert state['epoch'] == 3 == len(state['losses'])
     assert state['losses'] == result['val_losses']
     assert state['best'] == min(state['losses']) < state['losses'][0]
-    assert state['model']['conv.running_energy.0.num_batches'] == 9
+    assert state['model']['diffusion.running_energy.0.num_batches'] == 9
     # Where it ends, the same command has nothing more to do:
     again, other = work('a', 3)
     assert other == result and again['losses'] == state['losses']

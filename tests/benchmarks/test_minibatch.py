@@ -68,7 +68,7 @@ def test_gates():
         energy='relative', residual=True, num_hops=2, momentum=0.1)
     with torch.no_grad():
         model.eval()
-        h = model.lin2(model.lin(data.x).relu())
+        h = model.lins[1](model.lins[0](data.x).relu())
     gate = anisotropic_gate(relative_energy(h, data.edge_index), 3.0)
     found = minibatch.gates_of(model, data, minibatch.no_weights)
     assert found[0] == pytest.approx(float(gate), abs=1e-5)
@@ -80,9 +80,8 @@ def test_gates():
                    for some in ([data, data], [data, other]))
     assert same == pytest.approx(found, abs=1e-5)
     assert abs(mixed[0] - found[0]) > 0.01
-    assert model.conv.momentum == 0.1
-    state = model.state_dict()
-    assert state['conv.running_energy.0.num_batches'] == 2
+    for hop in model.diffusion.running_energy:
+        assert (hop.momentum, hop.num_batches) == (0.1, 2)
 
 
 def test_loss():

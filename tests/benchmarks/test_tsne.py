@@ -37,7 +37,7 @@ def test_one_weight_matrix_leads_from_the_embedding_to_the_scores():
             if method == 'agcn':
                 gates = agcn.gates(model, data)
                 assert len(gates) > 1 and max(gates) - min(gates) > 0.01
-                out = model.lin2(h) + model.conv.bias
+                out = model.lins[1](h) + model.bias
             else:
                 assert float(h.min()) >= 0
                 last = (model.model if method == 'agcn_paper' else
