@@ -241,6 +241,10 @@ def check_conductance(owner: str, beta: Any, steps: Any) -> None:
 
 
 def check_diffusion(owner: str, layer: Any) -> None:
+    for name in ('improved', 'cached', 'normalize', 'residual', 'learn_beta'):
+        if not isinstance(getattr(layer, name), bool):
+            refuse(owner, f'{name}={getattr(layer, name)!r}', 'pass True or '
+                   "False, and 'beta', 'energy' and the like by name")
     if layer.energy not in ('total', 'relative'):
         refuse(owner, f"energy='{layer.energy}'",
                "pass 'total' (the paper's) or 'relative'")

@@ -36,6 +36,14 @@ def take(x: Tensor, some: slice) -> Tensor:
     return x if some is ALL else x[..., some, :]
 
 
+def row_dot(a: Tensor, b: Tensor) -> Tensor:
+    r"""The inner products of the rows of :obj:`[*, N, F]`."""
+    if a.requires_grad or b.requires_grad or is_traced():
+        return (a * b).sum(-1)
+    return torch.cat([(take(a, some) * take(b, some)).sum(-1)
+                      for some in blocks(a.size(-2), a.size(-1))], dim=-1)
+
+
 def to_measure(x: Tensor) -> Tensor:
     r"""Dense features, precise enough to take sums of."""
     x = x if x.layout == torch.strided else x.to_dense()

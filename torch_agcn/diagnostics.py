@@ -295,11 +295,16 @@ class SmoothnessRecorder:
         batch = call.batch
         if isinstance(x, Tensor) and x.dim() > 1:
             x = x.flatten(1) if call.node_dim == 0 else x
-            x = x.double() if x.is_floating_point() else x
             if batch is not None and batch.numel() != x.size(-2):
                 batch = None
-        return [float(measure(x, call.edge_index, call.edge_weight,
-                              batch).mean()) for measure in MEASURES]
+        found = []
+        for measure in MEASURES:
+            args = call.edge_index, call.edge_weight, batch
+            value = measure(x, *args).mean()
+            if not value.isfinite():  # It may have one in double precision.
+                value = measure(x.double(), *args).mean()
+            found.append(float(value))
+        return found
 
     def _gates(self, module: Module, args: Any, kwargs: Any) -> list[float]:
         if not isinstance(module, GatedDiffusion):

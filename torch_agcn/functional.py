@@ -5,6 +5,8 @@ Pure functions: tensors in, tensors out. All of them take node features
 :obj:`batch` vector for many graphs at once; they sum in :obj:`float32` at
 least, and are differentiable in features and edge weights.
 """
+import math
+
 import torch
 from torch import Tensor
 from torch_geometric.typing import Adj, OptTensor
@@ -13,6 +15,7 @@ from torch_geometric.utils import is_sparse
 from torch_agcn import _checks, _energy
 from torch_agcn._conductance import conductances
 from torch_agcn._edges import Edges, to_edges, with_self_loops
+from torch_agcn._energy import row_dot
 from torch_agcn._graph import Laplacian, Messages
 from torch_agcn._groups import OneGraph, groups_of
 from torch_agcn._spmm import CSR
@@ -288,18 +291,20 @@ def _distances(x: Tensor, L: Laplacian,
     r"""The mean cosine distance of each node to its neighbors, and whether it
     has any.
     """
-    # Unit vectors, zero ones having a direction of their own. Then 1 - cos is
-    # half a squared distance, which does not cancel once it is centred:
-    if x.size(-1) > 0:
-        top = x.detach().abs().amax(-1, keepdim=True)
-        x = x / torch.where(top > 0, top, 1.0)
-    x = torch.nn.functional.normalize(x, dim=-1)
-    x = torch.cat([x, (x == 0).all(-1, keepdim=True).to(x.dtype)], dim=-1)
+    # Unit vectors, centred. Then 1 - cos is half a squared distance, which
+    # does not cancel. Zero vectors have a direction of their own.
+    top = torch.linalg.vector_norm(x.detach(), math.inf, -1, keepdim=True) if (
+        x.size(-1) > 0) else x.sum(-1, keepdim=True)
+    x = x / torch.where(top > 0, top, 1.0)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    x = x / torch.where(length > 0, length, 1.0)
     x = x - groups.rows(groups.mean(x))
-    square = x.square().sum(-1, keepdim=True)
-    summed = L.adj(torch.cat([x, square], dim=-1))
-    distance = ((L.received * square[..., 0] + summed[..., -1]) / 2 -
-                (x * summed[..., :-1]).sum(-1))
+    distance = torch.zeros_like(L.received)
+    for part in (x, (length == 0).to(x.dtype)):
+        square = row_dot(part, part)
+        distance = distance + (L.received * square + L.adj(
+            square.unsqueeze(-1)).squeeze(-1)) / 2 - row_dot(part,
+                                                             L.adj(part))
     has_neighbor = L.received > 0
     return torch.where(has_neighbor, distance / torch.where(
         has_neighbor, L.received, 1.0), 0.0), has_neighbor

@@ -290,7 +290,10 @@ class AGCNConv(GatedDiffusion):
     def _measures(self) -> list[Energy]:
         if self.momentum is None or self.running_energy is None:
             return super()._measures()
-        return list(self.running_energy)  # type: ignore[arg-type]
+        measures: list[Any] = list(self.running_energy)
+        for running in measures:
+            running.momentum = self.momentum  # which may have been set since
+        return measures
 
     def _prepare(self, *args: Any, **kwargs: Any) -> Inputs:
         inputs = super()._prepare(*args, **kwargs)

@@ -88,6 +88,9 @@ class DiffusedMLP(Module):
             batch_size (int, optional): The number of graphs.
                 Automatically calculated if not given. (default: :obj:`None`)
         """
+        channels: Any = self.lins[0].in_channels
+        _checks.check_features('DiffusedMLP', x, channels)
+        _checks.check_type('DiffusedMLP', self.bias.dtype, x)
         for i, lin in enumerate(self.lins):
             x = x.relu() if i > 0 else x
             x = lin(dropout(x, self.dropout, self.training))
