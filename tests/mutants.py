@@ -424,8 +424,8 @@ def show(rows: list[dict[str, str]], totals: dict[str, int]) -> None:
     r"""A table, and what survived."""
     print(f'{"file":34} {"all":>5} {"run":>5} {"killed":>7} {"equivalent":>11}'
           f' {"survived":>9}  share killed of those that can be')
-    for file, total in totals.items():
-        part = [row['outcome'] for row in rows if row['file'] == file]
+    for file, total in [*totals.items(), ('', sum(totals.values()))]:
+        part = [row['outcome'] for row in rows if file in ('', row['file'])]
         same, lives = part.count('equivalent'), part.count('survived')
         killed = len(part) - same - lives
         if killed + lives:
