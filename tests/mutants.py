@@ -335,8 +335,8 @@ def run_tests(folder: Path, plugin: Any, tests: list[str], out: Path,
 
 
 def reaching(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
-    r"""The tests that reach a mutant's line; what runs at the import is
-    reached by all that reach its function, or else its file.
+    r"""The tests that reach a mutant's line, or else its function; what is in
+    none runs at the import, and is reached by all that reach its file.
     """
     def those(wanted: Any) -> list[str]:
         return [name for name, test in reach.items()
@@ -348,8 +348,8 @@ def reaching(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
         return functions.get(line) == mutant.function
 
     functions = FUNCTIONS[mutant.file]
-    found = (those(lambda line: line == mutant.line) or those(function_at)
-             or those(lambda line: True))
+    found = those(lambda line: line == mutant.line) or those(
+        function_at if mutant.digest else lambda line: True)
     return sorted(found, key=lambda name: reach[name]['seconds'])
 
 
