@@ -93,6 +93,14 @@ def test_a_gate_of_one_has_no_gradient(way):
     assert conv.raw_beta.grad == 0
 
 
+def test_edge_by_edge(way):
+    # Of wide features one edge is looked at, which nearly proves it.
+    x = torch.arange(20.0).view(-1, 1).expand(-1, 2**13)
+    edge_index = torch.stack([torch.arange(1, 20), torch.arange(19)])
+    beta = 104 / (2**12 / 0.99)**2
+    assert way(AGCNConv, 2**13, 2, beta=beta).gate(x, edge_index) == 1
+
+
 def test_each_set_of_features_needs_a_proof_of_its_own(way):
     x, edge_index = torch.randn(40, 64), torch.randint(40, (2, 2000))
     conv = way(AGCNConv, 64, 2)

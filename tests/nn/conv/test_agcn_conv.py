@@ -1039,6 +1039,23 @@ def test_compile_of_nothing(mode):
     assert torch.allclose(compiled(x, PATH[:, :0]), conv(x, PATH[:, :0]))
 
 
+@pytest.mark.parametrize('mode', [MODES[0], MODES[3]])
+@pytest.mark.parametrize('has_grad', [False, True])
+def test_compile_of_stacked_features(mode, has_grad):
+    torch._dynamo.reset()
+    conv = AGCNConv(4, 3, **mode)
+    compiled = torch.compile(conv, fullgraph=True, backend='aot_eager')
+    edge_index, weight = random_graph(12, weighted=True)
+    x = torch.randn(2, 12, 4, requires_grad=has_grad)
+    with torch.set_grad_enabled(has_grad):
+        out, expected = (f(x, edge_index, weight) for f in (compiled, conv))
+        assert torch.allclose(out, expected, atol=1e-5)
+        if has_grad:
+            grads = [torch.autograd.grad(v.square().sum(), x)[0]
+                     for v in (out, expected)]
+            assert torch.allclose(*grads, atol=1e-4)
+
+
 def test_compile_with_inductor():
     torch._dynamo.reset()
     conv = AGCNConv(4, 3, **MODES[3])

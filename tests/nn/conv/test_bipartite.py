@@ -399,5 +399,6 @@ def test_a_batch_is_of_both_sides():
             conv(x, NO_EDGES, batch=batch)
     assert conv(x, NO_EDGES, batch=(None, None)).shape == (0, 2)
     x = torch.randn(5, 4), torch.randn(3, 4)
-    with pytest.raises(ValueError, match='both sides of a bipartite'):
-        conv(x, NO_EDGES, batch=torch.zeros(3).long())
+    for batch in [torch.zeros(3).long(), torch.zeros(2, 4).long()]:
+        with pytest.raises(ValueError, match='both sides of a bipartite'):
+            conv(x, NO_EDGES, batch=batch)

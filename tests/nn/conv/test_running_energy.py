@@ -237,6 +237,14 @@ def test_an_estimate_survives_what_overflows(energy, dtype, size):
     assert conv(x.to(dtype), edge_index).isfinite().all()
 
 
+def test_rounding_is_no_energy():
+    edge_index = make_graph()[1]
+    root = (torch.bincount(edge_index[1], minlength=12) + 1.0).sqrt()
+    conv = AGCNConv(1, 3, energy='relative', beta=1.0, momentum=0.1)
+    conv(1e3 * root[:, None], edge_index)
+    assert conv.eval().gate(torch.randn(12, 1), edge_index) == 0
+
+
 @pytest.mark.parametrize('kwargs, message', [
     (dict(momentum=-0.1), 'momentum=-0.1'), (dict(momentum=2), 'momentum=2'),
     (dict(momentum=0.1, in_channels=-1, energy='relative'), 'in_channels=-1'),
