@@ -347,3 +347,20 @@ def test_one_compiled_graph_and_a_kept_one_exclude_each_other():
     with pytest.raises(torch._dynamo.exc.Unsupported,
                        match='pass cached=False'):
         compiled(torch.randn(12, 4), random_graph()[0])
+
+
+def test_a_graph_that_was_replaced_is_freed_at_once():
+    import gc
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv = AGCNConv(4, 3, cached=True)
+    gc.collect()
+    gc.disable()
+    try:
+        conv(x, edge_index)
+        count = sum(isinstance(v, torch.Tensor) for v in gc.get_objects())
+        for shift in range(1, 6):
+            conv(x, (edge_index + shift) % 12)
+        after = sum(isinstance(v, torch.Tensor) for v in gc.get_objects())
+    finally:
+        gc.enable()
+    assert after <= count + 3

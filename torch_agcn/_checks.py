@@ -324,7 +324,11 @@ def check_one_graph(owner: str, momentum: float, is_one: bool) -> None:
                'of their own')
 
 
-def check_identity_mapping(owner: str, theta: Any, layer: Any) -> None:
+def check_identity_mapping(owner: str, channels: Any, theta: Any,
+                           layer: Any) -> None:
+    if not isinstance(channels, Integral) or channels < 1:
+        refuse(owner, f'channels={channels!r}', 'pass the number of features '
+               'that go in and come out')
     if theta is None:
         return
     if (not is_number(theta) or not 0 < theta < math.inf

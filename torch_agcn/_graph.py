@@ -242,12 +242,14 @@ def make_graph(how: Recipe, x: Tensor, num_sources: int | None,
 def _compiled_graph(how: Recipe, x: Tensor, num_sources: int | None,
                     edges: Edges) -> Graph:
     fill = how.fill if num_sources is None else None
+    if x.dtype == torch.double:  # of which the operator is told by weights
+        edges = edges.weighted(x.dtype)
     rowptr, col, weight, value, received, mean_degree, *back = (
         torch.ops.torch_agcn.graph(
             *edges, x.size(-2), fill, how.normalize,
             not how.targets_only, torch.is_grad_enabled()))
     P = CSR(rowptr, col, value).to(x.dtype)
-    P.t = CSR(*back).to(x.dtype)
+    P._t = CSR(*back).to(x.dtype)
     L = Laplacian(CSR(rowptr, col, weight), x.dtype, received=received)
     if not how.targets_only:
         L.mean_degree = mean_degree

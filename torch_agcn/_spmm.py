@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.typing import OptTensor
 
 from torch_agcn._edges import Edges
-from torch_agcn._tracing import can_look, lazy_property, uses_custom_ops
+from torch_agcn._tracing import can_look, is_traced, uses_custom_ops
 
 
 class CSR:
@@ -20,8 +20,11 @@ class CSR:
     Row :math:`i` weighs what node :math:`i` receives.
     """
 
-    def __init__(self, rowptr: Tensor, col: Tensor, value: OptTensor) -> None:
+    def __init__(self, rowptr: Tensor, col: Tensor, value: OptTensor,
+                 is_symmetric: bool = False) -> None:
         self.rowptr, self.col, self.value = rowptr, col, value
+        self.is_symmetric = is_symmetric  # as far as is known
+        self._t: CSR | None = None
 
     @classmethod
     def from_edges(cls, edges: Edges, num_nodes: int) -> 'CSR':
@@ -44,11 +47,6 @@ class CSR:
         return self.col.numel()
 
     @property
-    def is_symmetric(self) -> bool:
-        r"""Whether it is known to be symmetric."""
-        return self.__dict__.get('t') is self
-
-    @property
     def edges(self) -> Edges:
         r"""The entries, row by row."""
         return Edges(self.row, self.col, self.value)
@@ -59,11 +57,15 @@ class CSR:
         return torch.repeat_interleave(self.rowptr.diff(),
                                        output_size=self.col.numel())
 
-    @lazy_property
+    @property
     def t(self) -> 'CSR':
         r"""The transpose; the matrix itself if it is known as symmetric."""
-        return CSR.from_edges(Edges(self.col, self.row, self.value),
-                              self.num_nodes)
+        if self.is_symmetric:
+            return self
+        if self._t is None:
+            self._t = CSR.from_edges(Edges(self.col, self.row, self.value),
+                                     self.num_nodes)
+        return self._t
 
     def part(self, begin: int, end: int) -> Edges:
         r"""Some of the entries, in order."""
@@ -118,7 +120,8 @@ class CSR:
         """
         back = self.t  # with sorted columns, and so has its transpose
         out, back = back.t._to_int32(), back._to_int32()
-        out.t = out if _is_equal(out, back) else back
+        out.is_symmetric = _is_equal(out, back)
+        out._t = None if out.is_symmetric else back
         return out
 
     def product(self, x: Tensor) -> Tensor:
@@ -139,9 +142,21 @@ class CSR:
     def __call__(self, x: Tensor) -> Tensor:
         if uses_custom_ops():
             return self._compiled_product(x)
+        if is_traced():  # by torch.func, in torch's own operations
+            out = x.index_select(-2, self.col)
+            if self.value is not None:
+                out = self.value.unsqueeze(-1) * out
+            return torch.zeros_like(x, dtype=out.dtype).index_add(
+                -2, self.row, out)
         if x.requires_grad and torch.is_grad_enabled():
-            return _SpMM.apply(x, self)
+            return _SpMM.apply(x, self, [])
         return self.product(x)
+
+    def lead_back(self, x: Tensor, product: Tensor) -> Tensor:
+        r"""A product that was taken before, with its gradient."""
+        if x.requires_grad and torch.is_grad_enabled():
+            return _SpMM.apply(x, self, [product])
+        return product
 
     def _compiled_product(self, x: Tensor) -> Tensor:
         back = self.t if torch.is_grad_enabled() else self
@@ -156,10 +171,7 @@ class CSR:
 
     def _with(self, value: Tensor) -> 'CSR':
         # Changes that keep a symmetric matrix symmetric.
-        out = CSR(self.rowptr, self.col, value)
-        if self.is_symmetric:
-            out.t = out
-        return out
+        return CSR(self.rowptr, self.col, value, self.is_symmetric)
 
     def _to_int32(self) -> 'CSR':
         if self.col.numel() >= 2**31:
@@ -206,14 +218,14 @@ def _product(rowptr: Tensor, col: Tensor, value: OptTensor,
 
 class _SpMM(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, adj: CSR) -> Tensor:
+    def forward(ctx: Any, x: Tensor, adj: CSR, found: list[Tensor]) -> Tensor:
         ctx.adj, ctx.dtype = adj, x.dtype
-        return adj.product(x)
+        return found[0] if found else adj.product(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         # By a call, so that it can be differentiated again:
-        return ctx.adj.t(grad).to(ctx.dtype), None
+        return ctx.adj.t(grad).to(ctx.dtype), None, None
 
 
 # Operators for compiled graphs ###############################################

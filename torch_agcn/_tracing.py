@@ -41,7 +41,8 @@ def can_look(value: Tensor) -> bool:
 
 def is_vmapped(grad: Tensor) -> bool:
     r"""Whether :meth:`torch.autograd.grad` got many gradients at once."""
-    return torch._C._functorch.is_legacy_batchedtensor(grad)
+    return (torch._C._functorch.is_legacy_batchedtensor(grad)
+            or torch._C._functorch.is_batchedtensor(grad))
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

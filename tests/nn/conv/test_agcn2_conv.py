@@ -102,6 +102,9 @@ def test_bad_arguments():
                          (math.inf, 1)]:
         with pytest.raises(ValueError, match='the number of the layer'):
             AGCN2Conv(4, alpha=0.1, theta=theta, layer=layer)
+    for channels in [-1, 8.0]:
+        with pytest.raises(ValueError, match=f'channels={channels}'):
+            AGCN2Conv(channels, alpha=0.1)
     with pytest.raises(TypeError, match='momentum'):
         AGCN2Conv(4, alpha=0.1, momentum=0.1)
     conv = AGCN2Conv(4, alpha=0.1)

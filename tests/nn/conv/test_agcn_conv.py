@@ -1145,6 +1145,64 @@ def test_types_under_autocast():
     assert torch.allclose(out.float(), conv(x.float(), PATH), atol=0.05)
 
 
+# Hooks, vmap and memory ######################################################
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_hooks_on_the_weights(mode):
+    x, (edge_index, _) = torch.randn(12, 4), random_graph()
+    conv, kept, calls = AGCNConv(4, 3, **mode), [], []
+    torch.nn.init.normal_(conv.bias)
+    expected = conv(x, edge_index)
+    conv.lin.register_forward_hook(
+        lambda *args: kept.append((args[2], args[2].clone())))
+    conv.lin.register_full_backward_hook(lambda *args: calls.append(1))
+    x.requires_grad_()
+    out = conv(x, edge_index)
+    out.sum().backward()
+    assert torch.allclose(out, expected, atol=1e-6) and calls == [1]
+    assert all(torch.equal(*pair) for pair in kept)  # What they hold stays.
+    conv.gate(x, edge_index)
+    assert len(kept) == 1  # Gates need no weights.
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_vmap_over_gradients(mode, way):
+    x, (edge_index, _) = torch.randn(6, 3), random_graph(6, 8)
+    conv = way(AGCNConv, 3, 2, **mode)
+    expected = torch.autograd.functional.jacobian(
+        lambda x: conv(x, edge_index).flatten(), x)
+    x.requires_grad_()
+    out = conv(x, edge_index).flatten()
+    found = torch.vmap(lambda v: torch.autograd.grad(
+        out, x, v, retain_graph=True)[0])(torch.eye(12))
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_compiled_doubles_are_doubles(mode):
+    torch._dynamo.reset()
+    x, (edge_index, _) = torch.randn(12, 4).double(), random_graph()
+    conv = AGCNConv(4, 3, **mode).double()
+    compiled = torch.compile(conv, fullgraph=True, backend='aot_eager')
+    assert torch.allclose(compiled(x, edge_index), conv(x, edge_index),
+                          rtol=0, atol=1e-12)
+
+
+def test_features_that_shrink_to_nothing(way):
+    # Below the smallest normal number, gates close and gradients stay finite.
+    x, (edge_index, _) = torch.randn(6, 4), random_graph(6, 8)
+    conv = way(AGCNConv, 4, 2, energy='relative', residual=False, beta=1e-3,
+               num_hops=20)
+    assert conv.gate(x, edge_index)[8:].max() < 1e-3
+    x.requires_grad_()
+    conv(x, edge_index).sum().backward()
+    assert x.grad.isfinite().all()
+    conv = way(AGCNConv, 4, 2, energy='relative', beta=1.0)
+    assert torch.allclose(conv.gate(1e-39 * x, edge_index),
+                          conv.gate(x, edge_index), rtol=1e-3)
+
+
 # Strange and bad input #######################################################
 
 
@@ -1224,6 +1282,7 @@ def test_huge_features_of_a_real_graph(tmp_path, mode, way):
     (dict(normalize=False, add_self_loops=True), 'GCNNorm'),
     (dict(aggr='max'), 'max'),
     (dict(node_dim=1), 'node_dim=1'),
+    (dict(improved=0.5), 'by name'),
 ])
 def test_bad_arguments(kwargs, message):
     with pytest.raises(ValueError, match='AGCNConv') as error:

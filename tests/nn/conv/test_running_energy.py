@@ -357,3 +357,21 @@ def test_energies_are_one_over_all_processes(tmp_path):
         plain.load_state_dict(convs[0].state_dict(), strict=False)
         assert torch.allclose(out, gate * plain(xs[1][rank], edge_index),
                               atol=1e-6)
+
+
+def test_modes_and_memory_of_estimates():
+    x, edge_index = make_graph()
+    conv = AGCNConv(4, 3, momentum=0.1)
+    conv.running_energy.eval()
+    conv.gate(x, edge_index)
+    assert conv.training and not conv.running_energy[0].training
+    conv.running_energy.train()
+    conv.momentum = 1.0  # which counts from now on
+    for h in (x, 3 * x):
+        conv(h, edge_index)
+    assert torch.allclose(running(conv)[0][0, 0],
+                          dirichlet_energy(3 * x, edge_index))
+    with torch.device('meta'):
+        conv = AGCNConv(4, 3, momentum=0.1)
+    conv.to_empty(device='cpu').reset_parameters()
+    assert conv(x, edge_index).shape == (12, 3)

@@ -84,7 +84,7 @@ class AGCN2Conv(GatedDiffusion):
         self.channels = channels
         self.theta = theta
         self.layer = layer
-        _checks.check_identity_mapping(self._name, theta, layer)
+        _checks.check_identity_mapping(self._name, channels, theta, layer)
         self.lin = Linear(channels, channels, bias=False,
                           weight_initializer='glorot')
         self.strength = 1.0
@@ -142,6 +142,7 @@ class AGCN2Conv(GatedDiffusion):
         if weight is not None:
             _checks.check_type(self._name, weight.dtype, x)
             _checks.check_type(self._name, weight.dtype, x_0, 'x_0')
+        _checks.check_devices(self._name, x.device, x_0=x_0)
         return super()._prepare(x, *args, **kwargs)._replace(x_0=x_0)
 
     def _arguments(self) -> list[str]:

@@ -3,6 +3,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import ModuleList, Parameter
+from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric.nn.dense.linear import (
     Linear,
     is_uninitialized_parameter,
@@ -239,12 +240,15 @@ class AGCNConv(GatedDiffusion):
             One number, or one per graph if :obj:`batch` is given; stacked
             along a first dimension for the hops if there are many.
         """
-        training = self.training
-        self.train(training and self.momentum is None)
+        running = list(self.running_energy or [])
+        modes = [module.training for module in running]
+        for module in running:
+            module.eval()
         try:
             return super().gate(*args, **kwargs)
         finally:
-            self.train(training)
+            for module, mode in zip(running, modes):
+                module.train(mode)
 
     def _run(self, inputs: Inputs) -> tuple[Tensor, list[OptTensor]]:
         x, graph, groups, num_sources, _ = inputs
@@ -256,7 +260,7 @@ class AGCNConv(GatedDiffusion):
         else:
             out, gates = self._diffuse(x, x, graph, groups)
         if num_sources is not None:
-            out = out[..., num_sources:, :]
+            out = out[..., num_sources:, :].contiguous()
         if not self._weighs_first and self.lin_dst is None:
             out = self.lin(out)
         return self._add_bias(out, graph), gates
@@ -281,9 +285,11 @@ class AGCNConv(GatedDiffusion):
         if self.bias is None:
             return out
         # In place where nobody else can hold what came out:
-        if (graph.is_matrix and type(self.lin) is Linear
-                and not self.lin._forward_hooks
-                and out.dtype == self.bias.dtype):
+        lin = self.lin
+        if (graph.is_matrix and type(lin) is Linear
+                and out.dtype == self.bias.dtype and not (
+                    lin._forward_hooks or lin._backward_hooks
+                    or lin._backward_pre_hooks or _has_any_global_hook())):
             return out.add_(self.bias)
         return out + self.bias
 

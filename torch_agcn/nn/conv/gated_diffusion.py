@@ -64,8 +64,8 @@ class GatedDiffusion(MessagePassing):
     For :math:`\beta \to \infty` this is
     :class:`~torch_geometric.nn.conv.APPNP`.
 
-    A feature that is not finite opens the gate of its graph and spreads along
-    edges alone, as in PyG.
+    A feature that is not finite opens the gate of its graph, and its value
+    spreads along edges alone, as in PyG.
 
     Args:
         num_hops (int, optional): The number of hops. (default: :obj:`10`)
@@ -252,10 +252,13 @@ class GatedDiffusion(MessagePassing):
         r"""What the layer gives out, and the gates of all hops."""
         x, graph, groups, num_sources, x_0 = inputs
         out, gates = self._diffuse(x, x_0, graph, groups)
-        return out if num_sources is None else out[..., num_sources:, :], gates
+        if num_sources is not None:
+            out = out[..., num_sources:, :].contiguous()
+        return out, gates
 
     def _gates(self, inputs: Inputs) -> list[OptTensor]:
-        return self._run(inputs)[1]
+        x, graph, groups, _, x_0 = inputs
+        return self._diffuse(x, x_0, graph, groups)[1]
 
     def _measures(self) -> list[Energy]:
         r"""The energy to measure in each hop."""
@@ -411,7 +414,8 @@ class GatedDiffusion(MessagePassing):
 
     @property
     def _has_hooks(self) -> bool:
-        return bool(self.aggr_module._forward_hooks) or any(
+        aggr = self.aggr_module
+        return bool(aggr._forward_hooks or aggr._forward_pre_hooks) or any(
             getattr(self, f'_{name}_forward{when}hooks')
             for name in ('propagate', 'message', 'aggregate')
             for when in ('_', '_pre_'))

@@ -94,10 +94,11 @@ class RunningEnergy(Module, Energy):
         return mean
 
     def _apply(self, fn: object, recurse: bool = True) -> 'RunningEnergy':
-        sums = self.sums  # Half precision is not enough.
+        sums = self.sums
         super()._apply(fn, recurse)
-        self.sums = sums.to(self.sums.device,
-                            accumulation_dtype(self.sums.dtype))
+        dtype = accumulation_dtype(self.sums.dtype)
+        if self.sums.dtype != dtype:  # Half precision is not enough.
+            self.sums = sums.to(self.sums.device, dtype)
         return self
 
 
