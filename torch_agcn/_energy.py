@@ -182,7 +182,7 @@ def _difference_of_sums(x: Tensor, ax: Tensor, L: Laplacian,
         whole.append(own.dot(part, take(weight, some) * part))
         energy.append(whole[-1] - own.dot(part, take(ax, some)))
     left, of = total(energy), total(whole)
-    return left, not x.is_cpu or bool((left >= 0.1 * of).all())
+    return left, not x.is_cpu or bool((left >= 0.01 * of).all())
 
 
 def total(values: list[Tensor]) -> Tensor:
