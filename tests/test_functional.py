@@ -123,6 +123,18 @@ def test_energies_against_dense(dense, anywhere, directed, weighted):
     assert 0 <= energy <= 2
 
 
+def test_nodes_that_send_and_receive_nothing(dense, anywhere):
+    # Their weight counts, their features do not.
+    edge_index = torch.tensor([[0, 0, 1, 2, 3], [1, 2, 2, 1, 1]])
+    x = 1 + torch.randn(5, 3)  # Node 4 neither sends nor receives.
+    expected = dense(5, edge_index, loops=False).relative(x.double())
+    found = relative_energy(x, edge_index, add_self_loops=False)
+    assert torch.allclose(found.double(), expected, rtol=1e-5)
+    x[[0, 3, 4]] *= 7
+    assert torch.allclose(found, relative_energy(x, edge_index,
+                                                 add_self_loops=False))
+
+
 def test_relative_energy_is_the_design_formula(dense):
     edge_index = random_graph()
     ref = dense(20, edge_index)
