@@ -9,6 +9,8 @@ r"""Anisotropic graph convolutional networks for PyTorch Geometric.
 * :mod:`torch_agcn.functional` measures how smooth features are, and
   :class:`torch_agcn.diagnostics.SmoothnessRecorder` does so in each layer of
   any PyG model while it trains.
+* :class:`torch_agcn.transforms.AnisotropicWeights` gives edges between
+  unrelated nodes little weight, for any PyG model.
 * :mod:`torch_agcn.datasets`, :mod:`torch_agcn.transforms` and
   :mod:`torch_agcn.loader` have the paper's data, its graphs, and weights for
   mini-batches.

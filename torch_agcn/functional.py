@@ -101,8 +101,7 @@ def relative_energy(
     \mathbf{\tilde{D}}^{1/2} \mathbf{1}` that propagation by
     :math:`\mathbf{P}` keeps and :math:`\mathbf{\tilde{A}} = \mathbf{A} +
     \mathbf{I}`.
-    It is the mean frequency of the features on the graph's spectrum: neither
-    their scale nor a shift along :math:`\mathbf{v}` changes it.
+    Neither scale nor a shift along :math:`\mathbf{v}` changes it.
 
     In directed graphs, :math:`\mathbf{\tilde{D}}` are the in-degrees, and it
     is the Dirichlet energy of :math:`\mathbf{\tilde{D}}^{-1/2} \mathbf{X}`
@@ -123,8 +122,6 @@ def relative_energy(
         >>> edge_index = torch.tensor([[0, 1], [1, 0]])
         >>> relative_energy(x, edge_index)
         tensor(1.)
-        >>> relative_energy(x, edge_index, add_self_loops=False)
-        tensor(2.)
     """
     x, edges, groups = _read('relative_energy', x, edge_index, edge_weight,
                              batch, batch_size)
@@ -230,18 +227,16 @@ def anisotropic_weights(
 
     times the given weights: Perona and Malik's, which are the gate of the
     paper per edge with its sense reversed.
-    Unrelated nodes have :math:`s_{ij} \approx 1`, whatever the graph.
-    The features are smoothed :obj:`steps` times with the conductances before,
-    so that the last ones compare neighborhoods.
+    Unrelated nodes have :math:`s_{ij} \approx 1`. Features are smoothed
+    :obj:`steps` times with the conductances before.
 
-    They help where edges may be wrong and neighbors should be alike. Where
-    neighbors differ by nature, they destroy what the graph says.
+    Where neighbors differ by nature, they destroy what the graph says.
 
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
             :meth:`dirichlet_energy`, without leading dimensions.
-        beta (float, optional): How sharply edges are told apart; with
-            :obj:`0.0` all conduct alike. (default: :obj:`3.0`)
+        beta (float, optional): How sharply edges are told apart.
+            (default: :obj:`3.0`)
         steps (int, optional): How often features are smoothed.
             (default: :obj:`2`)
 

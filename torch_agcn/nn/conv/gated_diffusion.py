@@ -59,10 +59,8 @@ class GatedDiffusion(MessagePassing):
 
     where the gate :math:`g(s)`, one number for each graph and hop, looks at
     the :meth:`~torch_agcn.functional.relative_energy` :math:`s` of
-    :math:`\mathbf{X}^{(k-1)}`, or at the paper's
-    :meth:`~torch_agcn.functional.dirichlet_energy`.
-    For :math:`\beta \to \infty` this is
-    :class:`~torch_geometric.nn.conv.APPNP`.
+    :math:`\mathbf{X}^{(k-1)}`, or its Dirichlet energy.
+    With :math:`\beta \to \infty` it is APPNP.
 
     A feature that is not finite opens the gate of its graph, and its value
     spreads along edges alone, as in PyG.
@@ -180,9 +178,8 @@ class GatedDiffusion(MessagePassing):
     @property
     def beta(self) -> float | Tensor:
         r"""The sharpness of the gate; a tensor if it is learnt."""
-        if self.raw_beta is None:
-            return self._beta
-        return torch.nn.functional.softplus(self.raw_beta)
+        return (self._beta if self.raw_beta is None else
+                torch.nn.functional.softplus(self.raw_beta))
 
     @beta.setter
     def beta(self, beta: float) -> None:
@@ -215,7 +212,7 @@ class GatedDiffusion(MessagePassing):
                 each node to a graph. Each graph has a gate of its own.
                 (default: :obj:`None`)
             batch_size (int, optional): The number of graphs :math:`B`.
-                Automatically calculated if not given. (default: :obj:`None`)
+                (default: :obj:`None`)
             degree (torch.Tensor, optional): The degrees in the graph that
                 this one is a sample of, see
                 :class:`~torch_agcn.loader.ImportanceWeights`.
@@ -226,7 +223,6 @@ class GatedDiffusion(MessagePassing):
         if self.cached and torch.compiler.is_dynamo_compiling():
             return run_eagerly(self.forward, x, edge_index, edge_weight,
                                batch, batch_size, degree, node_weight)
-
         return self._run(self._prepare(x, edge_index, edge_weight, batch,
                                        batch_size, degree, node_weight))[0]
 
@@ -323,8 +319,8 @@ class GatedDiffusion(MessagePassing):
         self._check_devices(x=x, edge_index=edge_index,
                             edge_weight=edge_weight, batch=batch)
         x, batch, num_sources = self._join(x, batch)
-        if isinstance(batch_size, (tuple, list)):
-            batch_size = batch_size[1]  # The same on both sides.
+        if isinstance(batch_size, (tuple, list)):  # the same on both sides
+            batch_size = batch_size[1]
         _checks.check_sample(self._name, x.size(-2), degree, node_weight,
                              num_sources is not None, batch is not None)
         graph = self._graph(x, num_sources, edge_index, edge_weight, degree,
@@ -428,11 +424,9 @@ class GatedDiffusion(MessagePassing):
         return self.propagate(index, x=x, edge_weight=edges.edges.weight)
 
     def message(self, x_j: Tensor, edge_weight: OptTensor) -> Tensor:
-        r"""The weighted features of the neighbors."""
         return x_j if edge_weight is None else edge_weight.view(-1, 1) * x_j
 
     def message_and_aggregate(self, adj_t: Adj, x: Tensor) -> Tensor:
-        r"""The sums of the weighted features of the neighbors."""
         return spmm(adj_t, x, reduce='sum')
 
     # What Python and torch ask ###############################################
