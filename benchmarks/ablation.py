@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from scipy.stats import t
 
-from benchmarks import depth, plots, runner, table
+from benchmarks import depth, plots, runner, stats, table
 from benchmarks.data import DATASETS, splits_of
 from benchmarks.results import RESULTS, Claim, Table
 
@@ -73,7 +72,8 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             wide = runs.pivot(index='seed', columns='part',
                               values='test_accuracy')
             for part, line in lines.items():
-                line[f'{layers} layers'] = _accuracy(wide, part)
+                line[f'{layers} layers'] = (stats.mean_error(wide[part])
+                                           if part in wide else '–')
                 line[f'{layers} layers, difference'] = _gap(wide, part)
         out[f'{dataset}: test accuracy in percent, mean ± standard error '
             f'(runs), and the difference to all parts with its 95 % '
@@ -81,22 +81,10 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return out
 
 
-def _accuracy(wide: pd.DataFrame, part: str) -> str:
-    if part not in wide:
-        return '–'
-    values = wide[part].dropna()
-    error = f' ± {values.sem():.1f}' if len(values) > 1 else ''
-    return f'{values.mean():.1f}{error} ({len(values)})'
-
-
 def _gap(wide: pd.DataFrame, part: str) -> str:
     if part == ALL or part not in wide or ALL not in wide:
         return '–'
-    gap = (wide[part] - wide[ALL]).dropna()
-    if len(gap) < 2:
-        return '–'
-    half = t.ppf(0.975, len(gap) - 1) * gap.sem()
-    return f'{gap.mean():+.1f} ± {half:.1f}'
+    return str(stats.paired(wide[part], wide[ALL]) or '–')
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:

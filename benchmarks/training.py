@@ -127,7 +127,8 @@ def fit(
     those of the last epoch.
 
     Args:
-        model: Called as ``model(x, edge_index)``, returns logits.
+        model: Called as ``model(x, edge_index)``, returns logits; and with
+            ``edge_weight`` by name if the graph has one.
         data: The graph, with ``train_mask`` and ``val_mask``.
         lr: The learning rate.
         weight_decay: Weight decay of the first layer's parameters.
@@ -146,13 +147,16 @@ def fit(
                   {'params': rest}]
     optimizer = torch.optim.Adam(params, lr=lr)
     train = data.train_mask
+    weights = {}
+    if 'edge_weight' in data:
+        weights['edge_weight'] = data.edge_weight
 
     best, state, best_epoch, epoch = float('inf'), None, 0, 0
     losses = []
     for epoch in range(1, epochs + 1):
         model.train()
         optimizer.zero_grad()
-        out = model(data.x, data.edge_index)
+        out = model(data.x, data.edge_index, **weights)
         loss = F.cross_entropy(out[train], data.y[train])
         if penalty is not None:
             loss = loss + penalty()
@@ -163,7 +167,7 @@ def fit(
 
         model.eval()
         with torch.no_grad():
-            out = model(data.x, data.edge_index)
+            out = model(data.x, data.edge_index, **weights)
             train_loss, val = float(loss), data.val_mask
             loss = F.cross_entropy(out[val], data.y[val])
         losses.append((train_loss, float(loss)))
@@ -177,6 +181,6 @@ def fit(
         model.load_state_dict(state)
     model.eval()
     with torch.no_grad():
-        logits = model(data.x, data.edge_index).log_softmax(dim=-1)
+        logits = model(data.x, data.edge_index, **weights).log_softmax(dim=-1)
     return Run(logits, epoch, {'val_loss': best, 'best_epoch': best_epoch},
                model, losses)

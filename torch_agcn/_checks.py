@@ -234,8 +234,7 @@ def check_gate(owner: str, energy: Any, beta: Any) -> None:
         refuse(owner, f'beta={beta.tolist()}', 'pass numbers >= 0')
 
 
-def check_conductance(owner: str, beta: Any, steps: Any) -> None:
-    check_beta(owner, beta, learn_beta=False)
+def check_steps(owner: str, steps: Any) -> None:
     if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 0:
         refuse(owner, f'steps={steps!r}', 'pass a whole number >= 0')
 

@@ -1,4 +1,7 @@
 r"""Which nodes belong to one graph: sums per graph, and back to the nodes."""
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch_geometric.typing import OptTensor
@@ -15,9 +18,12 @@ class OneGraph:
         r"""The same for some of the nodes."""
         return self
 
-    def of_edges(self, row: Tensor) -> 'OneGraph':
-        r"""The same for edges that nodes :obj:`row` receive."""
-        return self
+    def graphs(self, x: Tensor,
+               edges: Edges) -> Iterator[tuple[Tensor, Edges, Any]]:
+        r"""The features and the edges of each graph, and where the latter
+        stand among all edges.
+        """
+        yield x, edges, slice(None)
 
     def sum(self, value: Tensor) -> Tensor:
         r"""Sums numbers per node :obj:`[*, N]` to numbers per graph."""
@@ -64,8 +70,16 @@ class ManyGraphs(OneGraph):
     def of_nodes(self, some: slice) -> 'ManyGraphs':
         return ManyGraphs(self.batch[some], self.size)
 
-    def of_edges(self, row: Tensor) -> 'ManyGraphs':
-        return ManyGraphs(self.batch.index_select(0, row), self.size)
+    def graphs(self, x: Tensor,
+               edges: Edges) -> Iterator[tuple[Tensor, Edges, Any]]:
+        nodes = _members(self.batch, self.size)
+        number = torch.empty_like(self.batch)  # of a node in its graph
+        for some in nodes:
+            number[some] = torch.arange(some.numel(), device=x.device)
+        for some, of_edges in zip(nodes, _members(self.batch[edges.row],
+                                                  self.size)):
+            row, col, weight = edges.select(of_edges)
+            yield x[some], Edges(number[row], number[col], weight), of_edges
 
     def sum(self, value: Tensor) -> Tensor:
         return value.new_zeros(*value.shape[:-1], self.size).index_add(
@@ -91,6 +105,11 @@ class ManyGraphs(OneGraph):
         value = x.detach().abs().amax(-1)
         return top.scatter_reduce(-1, self.batch.expand_as(value), value,
                                   'amax')
+
+
+def _members(batch: Tensor, size: int) -> list[Tensor]:
+    order = batch.argsort(stable=True)
+    return list(order.split(batch.bincount(minlength=size).tolist()))
 
 
 def groups_of(owner: str, batch: OptTensor, batch_size: int | None,

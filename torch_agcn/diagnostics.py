@@ -1,7 +1,9 @@
-r"""How smooth the features are in each layer of a model while it trains.
+r"""What to see before and while a model trains.
 
-Over-smoothing is seen best where it happens: :class:`SmoothnessRecorder`
-watches the layers of any PyG model through forward hooks.
+:meth:`chance_edges` tells before training how many edges of a graph are there
+by chance. Over-smoothing is seen best where it happens:
+:class:`SmoothnessRecorder` watches the layers of any PyG model through forward
+hooks.
 """
 import inspect
 import threading
@@ -18,17 +20,119 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric import EdgeIndex, is_compiling
 from torch_geometric.data import Data
 from torch_geometric.nn.conv import MessagePassing
-from torch_geometric.typing import OptTensor
+from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import is_sparse
 
-from torch_agcn import functional
+from torch_agcn import _checks, functional
+from torch_agcn._chance import find_chance, to_pairs
+from torch_agcn._edges import to_edges
+from torch_agcn._energy import to_measure
 from torch_agcn.nn.conv import GatedDiffusion
 
-__all__ = ['Record', 'SmoothnessRecorder']
+__all__ = ['ChanceEdges', 'Record', 'SmoothnessRecorder', 'chance_edges']
 
 NAME = 'SmoothnessRecorder'
 MEASURES = [functional.dirichlet_energy, functional.relative_energy,
             functional.mean_average_distance]
+
+
+class ChanceEdges(NamedTuple):
+    r"""How alike the ends of edges are beside random pairs of nodes, see
+    :meth:`chance_edges`.
+    """
+
+    #: The estimated share of chance edges, by features alone and then after
+    #: each step. If the first one is 0.9 or more, features cannot tell wrong
+    #: edges from right ones.
+    shares: tuple[float, ...]
+    #: The similarity of the ends of each undirected edge after the last step.
+    similarity: Tensor
+    #: The similarity of each random pair.
+    of_random: Tensor
+
+    @property
+    def share(self) -> float:
+        r"""The estimate after the last step."""
+        return self.shares[-1]
+
+    def plot(self) -> Any:
+        r"""Draws both distributions, that of random pairs as high as chance
+        edges explain it.
+
+        Returns:
+            The :class:`matplotlib.figure.Figure`.
+        """
+        _optional('matplotlib', 'ChanceEdges.plot')
+        import matplotlib.pyplot as plt
+
+        figure, ax = plt.subplots(figsize=(5, 3), layout='constrained')
+        values = [self.of_random.tolist(), self.similarity.tolist()]
+        sizes = [self.share / max(len(values[0]), 1),
+                 1 / max(len(values[1]), 1)]
+        _, bins, _ = ax.hist(
+            values[0], bins=60, weights=[sizes[0]] * len(values[0]),
+            range=(min(map(min, values)), max(map(max, values))),
+            color='#d55e00', alpha=0.6,
+            label=f'by chance: {self.share:.0%} of the edges')
+        ax.hist(values[1], bins=bins, weights=[sizes[1]] * len(values[1]),
+                histtype='step', color='black', label='all edges')
+        ax.set(xlabel='similarity of two nodes and their neighbors',
+               ylabel='share of the edges')
+        ax.grid(alpha=0.3)
+        ax.legend(frameon=False)
+        return figure
+
+    def __repr__(self) -> str:
+        shares = ', '.join(f'{share:.3f}' for share in self.shares)
+        return (f'{self.__class__.__name__}(share={self.share:.3f}, '
+                f'shares=({shares}), num_edges={self.similarity.numel()})')
+
+
+@torch.no_grad()
+def chance_edges(
+    x: Tensor,
+    edge_index: Adj,
+    edge_weight: OptTensor = None,
+    steps: int = 2,
+) -> ChanceEdges:
+    r"""Estimates without labels which share of the edges of a graph is there
+    by chance, *i.e.* joins nodes that are no more alike than random pairs.
+
+    Both are compared as in
+    :meth:`~torch_agcn.functional.anisotropic_weights`: the share is how often
+    edges, divided by how often random pairs are no more alike than the median
+    of the latter.
+
+    Args:
+        x (torch.Tensor): The node features, dense or sparse.
+        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
+            (transposed) adjacency matrix.
+        edge_weight (torch.Tensor, optional): The edge weights, by which edges
+            are counted. (default: :obj:`None`)
+        steps (int, optional): How often neighborhoods are summed before they
+            are compared. (default: :obj:`2`)
+
+    Example:
+        >>> x = torch.tensor([[1., 0.], [1., 0.], [1., 0.],
+        ...                   [0., 1.], [0., 1.], [0., 1.]])
+        >>> edge_index = torch.tensor([[0, 0, 1, 2, 3, 3, 4],
+        ...                            [1, 2, 2, 3, 4, 5, 5]])
+        >>> chance_edges(x, edge_index)
+        ChanceEdges(share=0.238, shares=(0.238, 0.238, 0.238), num_edges=7)
+
+    Then, :obj:`chance_edges(x, edge_index).plot()` shows both distributions.
+    """
+    owner = 'chance_edges'
+    _checks.check_steps(owner, steps)
+    _checks.check_features(owner, x, node_dim=0)
+    _checks.check_devices(owner, x.device, edge_index=edge_index,
+                          edge_weight=edge_weight)
+    x = to_measure(x)
+    edges = to_edges(owner, edge_index, edge_weight, (x.size(0), x.size(0)),
+                     x.dtype)
+    pairs, _ = to_pairs(edges, x.size(0), x.dtype)
+    found = find_chance(x, pairs, steps, always=True)
+    return ChanceEdges(tuple(found.shares), found.similarity, found.of_random)
 
 
 class Record(NamedTuple):
@@ -198,7 +302,7 @@ class SmoothnessRecorder:
 
     def to_dataframe(self) -> Any:
         r"""The records as a :class:`pandas.DataFrame`, a row for each."""
-        pandas = _optional('pandas', 'to_dataframe')
+        pandas = _optional('pandas', f'{NAME}.to_dataframe')
         frame = pandas.DataFrame(self.records, columns=Record._fields)
         return frame.astype({'gate': float})
 
@@ -217,7 +321,7 @@ class SmoothnessRecorder:
         Returns:
             The :class:`matplotlib.figure.Figure`.
         """
-        _optional('matplotlib', 'plot')
+        _optional('matplotlib', f'{NAME}.plot')
         modes = {record.mode for record in self.records}
         if mode is None:
             mode = 'eval' if 'eval' in modes else 'train'
@@ -448,7 +552,7 @@ def _optional(package: str, user: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise ImportError(f"'{NAME}.{user}' requires '{package}': run 'pip "
+        raise ImportError(f"'{user}' requires '{package}': run 'pip "
                           f"install torch_agcn[benchmarks]'") from error
 
 

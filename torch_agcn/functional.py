@@ -6,6 +6,7 @@ Pure functions: tensors in, tensors out. All of them take node features
 least, and are differentiable in features and edge weights.
 """
 import math
+import warnings
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import is_sparse
 
 from torch_agcn import _checks, _energy
-from torch_agcn._conductance import conductances
+from torch_agcn._chance import chance_weights
 from torch_agcn._edges import Edges, to_edges, with_self_loops
 from torch_agcn._energy import row_dot
 from torch_agcn._graph import Laplacian, Messages
@@ -211,51 +212,65 @@ def anisotropic_weights(
     x: Tensor,
     edge_index: Adj,
     edge_weight: OptTensor = None,
-    beta: float = 3.0,
     steps: int = 2,
     batch: OptTensor = None,
     batch_size: int | None = None,
 ) -> Tensor:
     r"""Edge weights under which edges between unrelated nodes hardly count:
-    the conductances
+    the probabilities
 
     .. math::
-        c_{ij} = \exp(-\beta s_{ij}^2), \quad s_{ij} = \frac{{\| \mathbf{u}_i
-        - \mathbf{u}_j \|}^2}{2 \, \textrm{mean}_k {\| \mathbf{u}_k -
-        \mathbf{\bar{u}} \|}^2}, \quad \mathbf{u}_i =
-        \frac{\mathbf{x}_i}{\| \mathbf{x}_i \|}
+        c_{ij} = 1 - \pi \frac{f_0(s_{ij})}{f(s_{ij})}, \quad s_{ij} =
+        \cos(\mathbf{h}_i - c_{ij} \mathbf{u}_j, \mathbf{h}_j - c_{ij}
+        \mathbf{u}_i), \quad \mathbf{h}_i = \mathbf{u}_i + \sum_{k \in
+        \mathcal{N}(i)} c_{ik} \mathbf{u}_k
 
-    times the given weights: Perona and Malik's, which are the gate of the
-    paper per edge with its sense reversed.
-    Unrelated nodes have :math:`s_{ij} \approx 1`. Features are smoothed
-    :obj:`steps` times with the conductances before.
+    that edges are not there by chance, times the given weights.
+    :math:`\mathbf{u}_i = \mathbf{x}_i / \| \mathbf{x}_i \| -
+    \textrm{mean}` are directions, and :math:`\mathbf{h}_i` forgets what came
+    over the edge in question.
+    :math:`f` is the distribution of similarities :math:`s` over edges,
+    :math:`f_0` that over random pairs of nodes, their ratio a decreasing
+    function, and :math:`\pi` the share of chance edges: where :math:`s` is
+    below its median over random pairs, all edges are there by chance.
+    Nothing is learnt from labels, and nothing is to be set.
 
-    Where neighbors differ by nature, they destroy what the graph says.
+    If the features of neighbors are as different as those of random pairs
+    (:math:`\pi \geq 0.9` without neighborhoods), features cannot tell a
+    wrong edge from a right one. Then all weights stay as they are, with a
+    warning.
 
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
-            :meth:`dirichlet_energy`, without leading dimensions.
-        beta (float, optional): How sharply edges are told apart.
-            (default: :obj:`3.0`)
-        steps (int, optional): How often features are smoothed.
-            (default: :obj:`2`)
+            :meth:`dirichlet_energy`, without leading dimensions. A directed
+            edge gets the same weight as its reverse.
+        steps (int, optional): How often neighborhoods are summed with the
+            weights found before. (default: :obj:`2`)
 
     Returns:
         A weight for each edge, in the order of :obj:`edge_index`, or row by
         row of a sparse matrix. It does not lead back to a gradient.
 
     Example:
-        >>> x = torch.tensor([[1., 0.], [1., 0.], [0., 1.]])
-        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-        >>> anisotropic_weights(x, edge_index, beta=0.5, steps=0)
-        tensor([1.0000, 1.0000, 0.0796, 0.0796])
+        >>> x = torch.tensor([[1., 0.], [1., 0.], [1., 0.],
+        ...                   [0., 1.], [0., 1.], [0., 1.]])
+        >>> edge_index = torch.tensor([[0, 0, 1, 2, 3, 3, 4],
+        ...                            [1, 2, 2, 3, 4, 5, 5]])
+        >>> anisotropic_weights(x, edge_index)
+        tensor([0.8889, 0.8889, 0.8889, 0.0000, 0.8889, 0.8889, 0.8889])
     """
     owner = 'anisotropic_weights'
-    _checks.check_conductance(owner, beta, steps)
+    _checks.check_steps(owner, steps)
     _checks.check_features(owner, x, node_dim=0)
     x, edges, groups = _read(owner, x, edge_index, edge_weight, batch,
                              batch_size)
-    weight = conductances(x, edges, groups, float(beta), steps)
+    weight, unsure = chance_weights(x, edges, groups, steps)
+    if unsure:
+        warnings.warn(
+            f"'{owner}' leaves the weights of {len(unsure)} graph(s) as they "
+            f'are: {max(unsure):.0%} of the edges look like random pairs of '
+            f'nodes, so features cannot tell wrong edges from right ones',
+            stacklevel=3)
     return weight if edges.weight is None else weight * edges.weight
 
 

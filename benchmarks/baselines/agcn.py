@@ -37,9 +37,11 @@ class Net(Module):
         r"""The layer with weight decay."""
         return self.model.convs[0]
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor,
+                **weights: Tensor) -> Tensor:
         r"""The logits."""
-        return self.model(dropout(x, self.p, self.training), edge_index)
+        return self.model(dropout(x, self.p, self.training), edge_index,
+                          **weights)
 
 
 class Hops(DiffusedMLP):

@@ -29,13 +29,14 @@ class Net(Module):
                                  for a, b in pairwise(sizes)])
         self.p = p
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor,
+                edge_weight: Tensor | None = None) -> Tensor:
         r"""The logits."""
         x = dropout(x, self.p, self.training)
-        x = self.conv1(x, edge_index)
+        x = self.conv1(x, edge_index, edge_weight)
         for conv in self.convs:
             x = dropout(x.relu(), self.p, self.training)
-            x = conv(x, edge_index)
+            x = conv(x, edge_index, edge_weight)
         return x
 
 

@@ -30,7 +30,8 @@ class Net(Module):
         self.lin_out = Linear(hidden_channels, out_channels)
         self.dropout = p
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor,
+                edge_weight: Tensor | None = None) -> Tensor:
         r"""The logits."""
         def dropped(x: Tensor) -> Tensor:
             # Torch's own dropout is a third of the time of a deep network.
@@ -38,7 +39,7 @@ class Net(Module):
 
         x = first = self.lin_in(dropout(x, self.dropout, self.training)).relu()
         for conv in self.convs:
-            x = conv(dropped(x), first, edge_index).relu()
+            x = conv(dropped(x), first, edge_index, edge_weight).relu()
         return self.lin_out(dropped(x))
 
 

@@ -26,35 +26,35 @@ class AnisotropicWeights(BaseTransform):
     In heterogeneous graphs, it acts on edges between nodes of one type.
 
     Args:
-        beta (float, optional): How sharply edges are told apart.
-            (default: :obj:`3.0`)
-        steps (int, optional): How often features are smoothed before they
+        steps (int, optional): How often neighborhoods are summed before they
             are compared. (default: :obj:`2`)
-        threshold (float, optional): If given, edges that conduct less are
-            dropped, with all their attributes, and no weights are set.
+        threshold (float, optional): If given, edges of a smaller weight are
+            dropped, with all their attributes, and no weights are set:
+            :obj:`0.5` drops what is more likely than not there by chance.
             (default: :obj:`None`)
 
     Example:
         >>> from torch_geometric.data import Data
-        >>> x = torch.tensor([[1., 0.], [1., 0.], [0., 1.]])
-        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> x = torch.tensor([[1., 0.], [1., 0.], [1., 0.],
+        ...                   [0., 1.], [0., 1.], [0., 1.]])
+        >>> edge_index = torch.tensor([[0, 0, 1, 2, 3, 3, 4],
+        ...                            [1, 2, 2, 3, 4, 5, 5]])
         >>> data = Data(x=x, edge_index=edge_index)
-        >>> AnisotropicWeights(beta=0.5, steps=0)(data).edge_weight
-        tensor([1.0000, 1.0000, 0.0796, 0.0796])
-        >>> AnisotropicWeights(steps=0, threshold=0.5)(data).edge_index
-        tensor([[0, 1],
-                [1, 0]])
+        >>> AnisotropicWeights()(data).edge_weight
+        tensor([0.8889, 0.8889, 0.8889, 0.0000, 0.8889, 0.8889, 0.8889])
+        >>> AnisotropicWeights(threshold=0.5)(data).edge_index
+        tensor([[0, 0, 1, 3, 3, 4],
+                [1, 2, 2, 4, 5, 5]])
     """
 
-    def __init__(self, beta: float = 3.0, steps: int = 2,
+    def __init__(self, steps: int = 2,
                  threshold: float | None = None) -> None:
         name = self.__class__.__name__
-        _checks.check_conductance(name, beta, steps)
+        _checks.check_steps(name, steps)
         if threshold is not None and not (
                 _checks.is_number(threshold) and 0 <= threshold <= 1):
             _checks.refuse(name, f'threshold={threshold!r}',
                            'pass a number in [0, 1], or None for weights')
-        self.beta = beta
         self.steps = steps
         self.threshold = threshold
 
@@ -80,11 +80,9 @@ class AnisotropicWeights(BaseTransform):
             self._apply_to_matrix(store, x, batch)
         elif self.threshold is None:
             store.edge_weight = anisotropic_weights(
-                x, adj, store.get('edge_weight'), self.beta, self.steps,
-                batch)
+                x, adj, store.get('edge_weight'), self.steps, batch)
         else:
-            weight = anisotropic_weights(x, adj, None, self.beta, self.steps,
-                                         batch)
+            weight = anisotropic_weights(x, adj, None, self.steps, batch)
             keep = weight >= self.threshold
             keys = [key for key in store if store.is_edge_attr(key)]
             for key in keys:
@@ -98,8 +96,7 @@ class AnisotropicWeights(BaseTransform):
             _checks.refuse(self.__class__.__name__, "'adj_t' and a threshold",
                            "drop edges before 'ToSparseTensor'")
         adj = store.adj_t
-        weight = anisotropic_weights(x, adj, None, self.beta, self.steps,
-                                     batch)
+        weight = anisotropic_weights(x, adj, None, self.steps, batch)
         if isinstance(adj, SparseTensor):
             store.adj_t = adj.set_value(weight, layout='coo')
         else:
@@ -107,5 +104,5 @@ class AnisotropicWeights(BaseTransform):
             store.adj_t = set_sparse_value(adj, weight)
 
     def __repr__(self) -> str:
-        return (f'{self.__class__.__name__}(beta={self.beta}, '
-                f'steps={self.steps}, threshold={self.threshold})')
+        return (f'{self.__class__.__name__}(steps={self.steps}, '
+                f'threshold={self.threshold})')

@@ -1,0 +1,77 @@
+r"""GCN-Jaccard: a GCN on a graph without edges between unlike nodes.
+
+Wu et al., `"Adversarial Examples on Graph Data: Deep Insights into Attack and
+Defense" <https://arxiv.org/abs/1903.01610>`_ (2019): before training, an edge
+is dropped if the Jaccard similarity of its ends' words,
+
+.. math::
+    J_{ij} = \frac{|\mathcal{W}_i \cap \mathcal{W}_j|}
+    {|\mathcal{W}_i \cup \mathcal{W}_j|},
+
+is below a threshold. A word counts if its feature is not zero, whatever its
+value. The rest is :mod:`benchmarks.baselines.gcn`, with dropout before both
+layers and weight decay on the first, where DeepRobust's network has dropout
+before the second alone and weight decay on both.
+
+Two nodes without a word have no similarity, and lose their edge. DeepRobust
+divides by zero there.
+"""
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch_geometric.data import Data
+
+from benchmarks.baselines import gcn
+from benchmarks.training import Run, to_scipy
+
+CHUNK = 20000  # edges, of which as many rows are in memory
+
+
+def row_products(X: sp.csr_matrix, row: np.ndarray,
+                 col: np.ndarray) -> np.ndarray:
+    r"""The inner product of the features of both ends of each edge."""
+    out = [np.zeros(0)]
+    for start in range(0, len(row), CHUNK):
+        part = slice(start, start + CHUNK)
+        product = X[row[part]].multiply(X[col[part]])
+        out.append(np.asarray(product.sum(axis=1)).ravel())
+    return np.concatenate(out)
+
+
+def jaccard(X: sp.csr_matrix, row: np.ndarray,
+            col: np.ndarray) -> np.ndarray:
+    r"""The Jaccard similarity of both ends of each edge."""
+    X = (X != 0).astype(np.float64)
+    size = np.asarray(X.sum(axis=1)).ravel()
+    both = row_products(X, row, col)
+    return both / np.maximum(size[row] + size[col] - both, 1)
+
+
+def prune(data: Data, threshold: float) -> Data:
+    r"""The graph without edges of a similarity below the threshold.
+
+    It depends on the features and not on edges alone, so it is not for
+    :meth:`benchmarks.training.remember`; it takes part of a second.
+    """
+    similarity = jaccard(to_scipy(data.x), *data.edge_index.numpy())
+    return data.edge_subgraph(torch.from_numpy(similarity >= threshold))
+
+
+def run(
+    data: Data,
+    seed: int,
+    *,
+    threshold: float = 0.01,
+    hidden_channels: int = 16,
+    p: float = 0.5,
+    lr: float = 0.01,
+    weight_decay: float = 5e-4,
+    epochs: int = 200,
+    patience: int = 10,
+) -> Run:
+    r"""Drops edges, then trains the GCN."""
+    pruned = prune(data, threshold)
+    out = gcn.run(pruned, seed, hidden_channels=hidden_channels, p=p, lr=lr,
+                  weight_decay=weight_decay, epochs=epochs, patience=patience)
+    out.extra['kept'] = pruned.num_edges / max(data.num_edges, 1)
+    return out

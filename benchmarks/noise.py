@@ -1,0 +1,495 @@
+r"""Wrong edges: what they cost, and what AnisotropicWeights keep of it.
+
+Edges are changed in four ways; the levels of each are shares of the graph's
+own edges, or numbers of neighbors:
+
+* ``random`` adds random edges;
+* ``dice`` and ``prbcd`` are attacks by someone who knows the labels, or a
+  trained GCN; ``adaptive`` is the latter against a GCN with our weights,
+  which it takes into account. Models are then trained on the attacked graph;
+  only the ``evaded`` GCN was trained before;
+* ``knn`` joins images to too many neighbors;
+* ``none`` leaves graphs as they are on which neighbors differ by nature.
+
+Every method runs plain and, where it can, with the weights: as edge weights,
+or, for GAT, without the edges below 0.5. The weights have no settings. All
+others are chosen for each method, data set and level on validation, among at
+most six, with seed 0, whose rows have no test score; all then run with the
+seeds 100 to 109, which chose nothing. All train by one schedule.
+"""
+import itertools
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.utils import remove_self_loops, to_undirected
+
+from benchmarks import attacks, plots, runner
+from benchmarks.baselines import (
+    agcn,
+    gat,
+    gcn,
+    gcn_jaccard,
+    gcn_svd,
+    gcnii,
+    gnnguard,
+    mlp,
+)
+from benchmarks.data import CITATION, IMAGES, load
+from benchmarks.results import RESULTS, Claim, Table
+from benchmarks.stats import mean_error, paired
+from benchmarks.training import Run
+from torch_agcn.diagnostics import chance_edges
+from torch_agcn.functional import anisotropic_weights
+from torch_agcn.transforms import AnisotropicWeights, KNNGraph
+
+HETERO = ['texas', 'wisconsin', 'cornell', 'actor', 'minesweeper', 'tolokers']
+AUC = ['minesweeper', 'tolokers']  # scored by the area under the ROC curve
+PEERS = ['gcn_jaccard', 'gcn_svd', 'gnnguard']
+LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'gat': 'GAT', 'appnp': 'APPNP',
+          'gated': 'GatedDiffusion', 'gcnii': 'GCNII',
+          'gcn_jaccard': 'GCN-Jaccard', 'gcn_svd': 'GCN-SVD',
+          'gnnguard': 'GNNGuard', 'evaded': 'GCN, trained before'}
+SCHEDULE = dict(epochs=200, patience=20)
+COMMON = dict(hidden_channels=64, **SCHEDULE)
+GRIDS: dict[str, tuple[Callable[..., Run], dict[str, list[Any]]]] = {
+    'mlp': (partial(mlp.run, **COMMON),
+            dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3])),
+    'gcn': (partial(gcn.run, **COMMON),
+            dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3])),
+    'gat': (partial(gat.run, lr=0.01, **SCHEDULE),
+            dict(p=[0.4, 0.6], weight_decay=[5e-4, 5e-3])),
+    'appnp': (partial(agcn.run, beta=1e30, num_hops=10, **COMMON),
+              dict(p=[0.5, 0.8], alpha=[0.1, 0.2])),
+    'gated': (partial(agcn.run, beta=500.0, num_hops=10, **COMMON),
+              dict(p=[0.5, 0.8], alpha=[0.1, 0.2])),
+    'gcnii': (partial(gcnii.run, num_layers=8, **COMMON),
+              dict(alpha=[0.1, 0.3], weight_decay=[5e-4, 1e-2])),
+    'gcn_jaccard': (partial(gcn_jaccard.run, **COMMON),
+                    dict(p=[0.5, 0.8], threshold=[0.01, 0.03, 0.1])),
+    'gcn_svd': (partial(gcn_svd.run, **COMMON),
+                dict(p=[0.5, 0.8], rank=[10, 50, 100])),
+    'gnnguard': (partial(gnnguard.run, **COMMON),
+                 dict(p=[0.5, 0.8], threshold=[0.02, 0.1, 0.2])),
+    'evaded': (gcn.run, {}),
+}
+
+
+class Family(NamedTuple):
+    r"""A way to make edges wrong."""
+
+    datasets: list[str]
+    levels: list[float]
+    plain: list[str]  # methods that run without the weights
+    weighted: list[str]  # methods that run with them
+
+
+BOTH = ['gcn', 'gat', 'appnp', 'gcnii', 'gated']
+FAMILIES = {
+    'random': Family(CITATION, [0.0, 0.1, 0.25, 0.5, 1.0],
+                     [*BOTH, *PEERS, 'mlp'], BOTH),
+    'dice': Family(CITATION, [0.05, 0.1, 0.25], ['gcn', *PEERS], ['gcn']),
+    'prbcd': Family(CITATION, [0.05, 0.1, 0.25],
+                    ['gcn', *PEERS, 'evaded'], ['gcn', 'evaded']),
+    'adaptive': Family(CITATION, [0.05, 0.1, 0.25], [], ['gcn', 'evaded']),
+    'knn': Family(IMAGES, [8.0, 16.0, 32.0, 64.0], ['gcn', 'appnp'],
+                  ['gcn', 'appnp']),
+    'none': Family(HETERO, [0.0], ['mlp', 'gcn', 'gcnii'], ['gcn', 'gcnii']),
+}
+SEARCH_SEED, FIRST_SEED = 0, 100
+KEYS = ['method', 'dataset', 'attack', 'level', 'weighted']
+COLUMNS = [*KEYS, 'seed', 'settings', 'epochs', 'val_score', 'test_score',
+           'seconds']
+TABLE = Table(RESULTS / 'noise.csv', COLUMNS)
+SEARCH = Table(RESULTS / 'noise_search.csv',
+               [c for c in COLUMNS if c != 'test_score'])
+ESTIMATES = Table(RESULTS / 'noise_estimates.csv', [
+    'method', 'dataset', 'attack', 'level', 'seed', 'true_share', 'share',
+    'auc', 'own_weight', 'added_weight', 'seconds'])
+CAPTIONS = {
+    'noise': 'Test accuracy against the share of random edges, as a share of '
+    'the own ones of the graph: mean of ten runs and its standard error.',
+}
+
+
+class Task(NamedTuple):
+    r"""One run. ``settings`` are those that were searched, as JSON."""
+
+    method: str
+    dataset: str
+    attack: str
+    level: float
+    weighted: int
+    seed: int
+    settings: str
+
+
+class Estimate(NamedTuple):
+    r"""One estimate of the share of chance edges."""
+
+    method: str
+    dataset: str
+    attack: str
+    level: float
+    seed: int
+
+
+# Graphs ######################################################################
+
+
+@lru_cache(maxsize=2)
+def graph(dataset: str, attack: str, level: float, seed: int,
+          root: str) -> Data:
+    r"""A graph with wrong edges, the same for all methods."""
+    if attack == 'none':
+        return _by_nature(dataset, seed, root)
+    if attack == 'knn':
+        data = load(dataset, 'random', seed, root)
+        data.edge_index = _neighbors(dataset, int(level), root)
+        return data
+    data = load(dataset, root=root)
+    edges = data.edge_index
+    if attack == 'random':
+        edges = attacks.add_random(edges, data.num_nodes, level, seed)
+    elif attack == 'dice':
+        edges = attacks.dice(edges, data.y, level, seed)
+    else:
+        block = dict(block_size=10_000, epochs=60, epochs_resampling=45)
+        edges = attacks.prbcd(_target(data, attack == 'adaptive', seed), data,
+                              level, seed, **block)
+    data.edge_index = edges
+    return data
+
+
+def _target(data: Data, is_weighted: bool, seed: int) -> Any:
+    r"""The GCN that is attacked, trained on the graph as it was."""
+    if not is_weighted:
+        return attacks.surrogate(data, seed)
+    model = attacks.surrogate(AnisotropicWeights()(data), seed)
+    x = data.x.to_dense()
+    return attacks.Weighted(model, lambda _, *edges: _factors(x, *edges))
+
+
+def _factors(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+    there = edge_weight.clamp(min=1e-12)
+    return anisotropic_weights(x, edge_index, there) / there
+
+
+@cache
+def _neighbors(dataset: str, k: int, root: str) -> Tensor:
+    data = load(dataset, 'random', 0, root)
+    return KNNGraph(k, force_undirected=True, attr='x')(data).edge_index
+
+
+def _by_nature(dataset: str, seed: int, root: str) -> Data:
+    r"""A graph of PyG's with one of its ten splits."""
+    from torch_geometric.datasets import (
+        Actor,
+        HeterophilousGraphDataset,
+        WebKB,
+    )
+    folder = str(Path(root) / 'heterophilous')
+    if dataset == 'actor':
+        data = Actor(f'{folder}/actor')[0]
+    else:
+        data = (HeterophilousGraphDataset if dataset in AUC else WebKB)(
+            folder, dataset)[0]
+    edges = to_undirected(remove_self_loops(data.edge_index)[0])
+    out = Data(x=data.x.float(), y=data.y, edge_index=edges,
+               num_nodes=data.num_nodes)
+    for key in ['train_mask', 'val_mask', 'test_mask']:
+        out[key] = data[key][:, seed % 10].bool()
+    return out
+
+
+@lru_cache(maxsize=2)
+def weighted(*key: Any, threshold: float | None) -> Data:
+    r"""The same with the weights, or without the edges below a threshold."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*random pairs of nodes')
+        return AnisotropicWeights(threshold=threshold)(graph(*key))
+
+
+# Runs ########################################################################
+
+
+def configurations(method: str) -> list[str]:
+    r"""What is searched, at most six."""
+    grid = GRIDS[method][1]
+    return [runner.as_json(**dict(zip(grid, choice)))
+            for choice in itertools.product(*grid.values())]
+
+
+def measure(task: Task, root: str) -> dict[str, Any]:
+    r"""Runs a task and returns its row."""
+    key = task.dataset, task.attack, task.level, task.seed, root
+    data = graph(*key)
+    if task.weighted:
+        data = weighted(*key, threshold=0.5 if task.method == 'gat' else None)
+    start = time.perf_counter()
+    if task.method == 'evaded':
+        epochs, out = 0, _evade(task, data, root)
+    else:
+        run = GRIDS[task.method][0](data, task.seed, **json.loads(task.settings))
+        epochs, out = run.epochs, run.logits
+    return {**task._asdict(), 'epochs': epochs,
+            'val_score': _score(task, out, data, data.val_mask),
+            'test_score': _score(task, out, data, data.test_mask),
+            'seconds': round(time.perf_counter() - start, 2)}
+
+
+@torch.no_grad()
+def _evade(task: Task, data: Data, root: str) -> Tensor:
+    r"""The outputs on the attacked graph of a GCN trained on the other."""
+    clean = load(task.dataset, root=root)
+    if task.weighted:
+        clean = AnisotropicWeights()(clean)
+    with torch.enable_grad():
+        model = attacks.surrogate(clean, task.seed).eval()
+    return model(data.x, data.edge_index, data.get('edge_weight'))
+
+
+def _score(task: Task, out: Tensor, data: Data, mask: Tensor) -> float:
+    r"""In percent."""
+    y = data.y[mask]
+    if task.dataset in AUC:
+        from sklearn.metrics import roc_auc_score
+        value = roc_auc_score(y, out.softmax(dim=-1)[mask, 1])
+    else:
+        value = (out[mask].argmax(dim=-1) == y).double().mean()
+    return round(100 * float(value), 3)
+
+
+def search(task: Task, root: str) -> dict[str, Any]:
+    r"""A row without what is not to be looked at."""
+    row = measure(task, root)
+    del row['test_score']
+    return row
+
+
+def estimate(task: Estimate, root: str) -> dict[str, Any]:
+    r"""How well chance edges are told from the graph's own."""
+    from sklearn.metrics import roc_auc_score
+    own = load(task.dataset, root=root).edge_index
+    data = graph(task.dataset, task.attack, task.level, task.seed, root)
+    start = time.process_time()
+    weight = anisotropic_weights(data.x, data.edge_index)
+    seconds = time.process_time() - start
+    size = data.num_nodes
+    is_own = torch.isin(data.edge_index[0] * size + data.edge_index[1],
+                        own[0] * size + own[1])
+    found = chance_edges(data.x, data.edge_index)
+    has_both = not bool(is_own.all())
+    return {**task._asdict(), 'true_share': round(
+                float((~is_own).double().mean()), 4),
+            'share': round(found.share, 4), 'auc': round(100 * roc_auc_score(
+                is_own, weight), 2) if has_both else '',
+            'own_weight': round(float(weight[is_own].mean()), 4),
+            'added_weight': round(float(weight[~is_own].mean()), 4)
+            if has_both else '', 'seconds': round(seconds, 3)}
+
+
+def cells(names: list[str], datasets: list[str],
+          methods: list[str]) -> list[tuple[Any, ...]]:
+    r"""All of method, data set, attack, level and weighted or not."""
+    out = []
+    for name in names:
+        family = FAMILIES[name]
+        for dataset in [d for d in family.datasets if d in datasets]:
+            for level in family.levels:
+                for weighted in [0, 1]:
+                    for method in family[2 + weighted]:
+                        # A perceptron does not see the edges:
+                        if method in methods and not (
+                                method == 'mlp' and level > 0):
+                            out.append((method, dataset, name, level,
+                                        weighted))
+    return out
+
+
+def chosen(rows: pd.DataFrame) -> dict[tuple[Any, ...], str]:
+    r"""The configuration of each cell with the best validation score."""
+    best = rows.sort_values('val_score', ascending=False, kind='stable')
+    best = best.drop_duplicates(KEYS)
+    return dict(zip(best[KEYS].itertuples(index=False, name=None),
+                    best.settings))
+
+
+# Tables and the figure #######################################################
+
+
+def label(method: str, weighted: int) -> str:
+    r"""The name of a row."""
+    return LABELS[method] + weighted * ' + weights'
+
+
+def wide(rows: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    r"""Test scores of the settings that were chosen last: a line per seed, a
+    column per method, weighted or not, and level.
+    """
+    for key, value in where.items():
+        rows = rows[rows[key] == value]
+    rows = rows[rows.settings == rows.groupby(KEYS).settings.transform('last')]
+    return rows.pivot(index='seed', columns=['method', 'weighted', 'level'],
+                      values='test_score')
+
+
+TITLES = {
+    'random': 'random edges added', 'dice': 'DICE', 'prbcd': 'PRBCD on a GCN',
+    'adaptive': 'PRBCD on a GCN with weights',
+    'knn': 'number of neighbors in a kNN graph',
+    'none': 'neighbors that differ by nature'}
+
+
+def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""A table for each attack and data set, then what weights are worth."""
+    out = {}
+    for name, family in FAMILIES.items():
+        parts = {d: wide(rows, attack=name, dataset=d)
+                 for d in family.datasets
+                 if ((rows.attack == name) & (rows.dataset == d)).any()}
+        if name == 'none' and parts:
+            out[f'Test score in percent (ROC AUC of {" and ".join(AUC)}), '
+                f'mean ± standard error (runs): {TITLES[name]}'] = pd.concat(
+                    [_frame(part, {0.0: dataset})
+                     for dataset, part in parts.items()], axis=1).loc[
+                         :, lambda f: ~f.columns.duplicated()]
+        else:
+            for dataset, part in parts.items():
+                out[f'{dataset}: test accuracy in percent, mean ± standard '
+                    f'error (runs): {TITLES[name]}'] = _frame(part)
+        gains = _gains(parts)
+        if len(gains):
+            out[f'What the weights are worth: differences with 95 % '
+                f'intervals: {TITLES[name]}'] = gains
+    return out
+
+
+def _frame(part: pd.DataFrame,
+           names: dict[float, str] | None = None) -> pd.DataFrame:
+    levels = sorted({level for _, _, level in part})
+    lines = []
+    for method, is_weighted in itertools.product(LABELS, [0, 1]):
+        cells = {_level(level, names): mean_error(
+            part[method, is_weighted, level])
+            for level in levels if (method, is_weighted, level) in part}
+        if cells:
+            lines.append({'': label(method, is_weighted), **cells})
+    return pd.DataFrame(lines).fillna('–')
+
+
+def _level(level: float, names: dict[float, str] | None = None) -> str:
+    if names is not None:
+        return names[level]
+    return f'{level:.0f}' if level > 1 else f'{level:.0%}'
+
+
+def _gains(parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    r"""With the weights against without, and GCN with them against peers."""
+    lines = []
+    for dataset, part in parts.items():
+        levels = sorted({level for _, _, level in part})
+        for method in LABELS:
+            pairs = [(('gcn', 1), (method, 0))] if method in PEERS else [
+                ((method, 1), (method, 0))]
+            for ours, other in pairs:
+                gaps = {_level(level): paired(part[(*ours, level)],
+                                              part[(*other, level)])
+                        for level in levels if (*ours, level) in part
+                        and (*other, level) in part}
+                if any(gaps.values()):
+                    lines.append({'data set': dataset,
+                                  'of': label(*ours), 'to': label(*other),
+                                  **{k: str(v or '–')
+                                     for k, v in gaps.items()}})
+    return pd.DataFrame(lines).fillna('–')
+
+
+LINES = {  # of the figure, but for the best peer
+    ('gcn', 0): plots.STYLES['GCN'], ('gat', 0): plots.STYLES['GAT'],
+    ('gcnii', 0): plots.STYLES['GCNII'],
+    ('gcn', 1): dict(color='#0072b2', marker='D', linestyle='-',
+                     linewidth=2.5)}
+PEER = dict(color='#e69f00', marker='P', linestyle='-.')
+
+
+def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
+    r"""A panel for each citation network."""
+    rows = rows[rows.attack == 'random']
+    datasets = [d for d in CITATION if (rows.dataset == d).any()]
+    if not datasets:
+        return []
+    figure, axes = plots.plt.subplots(
+        1, len(datasets), figsize=(1 + 3.4 * len(datasets), 3.6),
+        squeeze=False)
+    for axis, dataset in zip(axes[0], datasets):
+        part = wide(rows, dataset=dataset)
+        peers = {key[0]: part[key].mean() for key in part if key[0] in PEERS
+                 and key[2] == max(level for _, _, level in part)}
+        lines = dict(LINES)
+        if peers:
+            lines[max(peers, key=peers.__getitem__), 0] = PEER
+        for (method, is_weighted), style in lines.items():
+            keys = sorted(key for key in part if key[:2] == (
+                method, is_weighted))
+            if keys:
+                values = part[keys]
+                axis.errorbar([100 * key[2] for key in keys], values.mean(),
+                              values.sem().fillna(0), capsize=2,
+                              label=label(method, is_weighted), **style)
+        axis.set(title=dataset, xlabel='random edges added (% of its own)')
+        axis.legend(loc='lower left', fontsize=8)
+    axes[0, 0].set_ylabel('test accuracy (%)')
+    return plots.save(figure, folder, 'noise')
+
+
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    r"""None: the paper has no wrong edges."""
+    return []
+
+
+def main(argv: list[str]) -> None:
+    every = [*CITATION, *IMAGES, *HETERO]
+    options = runner.parser('noise', every, of=every)
+    options.add_argument('--attacks', nargs='+', default=list(FAMILIES),
+                         choices=list(FAMILIES), metavar='NAME',
+                         help=f'of {", ".join(FAMILIES)} (default: all)')
+    options.add_argument('--methods', nargs='+', default=list(GRIDS),
+                         choices=list(GRIDS), metavar='NAME',
+                         help=f'of {", ".join(GRIDS)} (default: all)')
+    args = options.parse_args(argv)
+    tables = {'search': SEARCH, 'estimates': ESTIMATES}
+    if args.quick:
+        args.attacks, args.datasets, args.runs = ['random'], ['Cora'], 1
+        args.methods = ['gcn']
+        tables = {key: Table(runner.QUICK / table.path.name,
+                             table.own_columns)
+                  for key, table in tables.items()}
+    found = cells(args.attacks, args.datasets, args.methods)
+    failed = runner.run_missing(
+        [Task(*cell, SEARCH_SEED, settings) for cell in found
+         for settings in configurations(cell[0])[:2 if args.quick else None]],
+        tables['search'], search, args.jobs, args.root)
+    runner.report(failed)
+    seeds = range(FIRST_SEED, FIRST_SEED + args.runs)
+    estimates = [Estimate('weights', dataset, 'random', level, seed)
+                 for seed in seeds for dataset in CITATION
+                 if dataset in args.datasets and 'random' in args.attacks
+                 for level in FAMILIES['random'].levels]
+    failed = runner.run_missing(estimates, tables['estimates'], estimate,
+                                args.jobs, args.root)
+    runner.report(failed)
+    settings = chosen(tables['search'].read())
+    tasks = [Task(*cell, seed, settings[cell])
+             for seed in seeds for cell in found]
+    tasks.sort(key=lambda task: (task.seed, *task[1:4]))
+    runner.conclude(sys.modules[__name__], tasks, args)

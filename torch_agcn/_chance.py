@@ -1,0 +1,215 @@
+r"""Which edges are there by chance: edges beside random pairs of nodes.
+
+Two nodes are compared by what they are and what their neighbors are, without
+what came over the edge between them. If edges are no more alike than random
+pairs somewhere on the scale, those edges are there by chance.
+"""
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from torch_agcn._edges import Edges
+from torch_agcn._energy import blocks, row_dot
+from torch_agcn._groups import OneGraph
+from torch_agcn._spmm import CSR
+
+RANDOM_PAIRS = 2**14
+LEVELS = 2**12  # of similarity between zero and one
+NOTHING_TO_SAY = 0.9  # From here on, features cannot tell edges apart.
+
+
+class Pairs(NamedTuple):
+    r"""The edges of an undirected graph without loops, once each. The weight
+    of a pair is the mean of what is sent either way.
+    """
+
+    i: Tensor
+    j: Tensor
+    weight: Tensor
+
+
+class Chance(NamedTuple):
+    r"""How alike the ends of edges are, and random pairs of nodes."""
+
+    shares: list[float]  # of chance edges, before smoothing and after steps
+    weight: Tensor  # of each pair: the probability that it is not by chance
+    similarity: Tensor  # of each pair
+    of_random: Tensor  # the similarity of each random pair
+
+    @property
+    def says_nothing(self) -> bool:
+        r"""Whether edges look as random pairs do."""
+        return self.shares[0] >= NOTHING_TO_SAY
+
+
+def to_pairs(edges: Edges, num_nodes: int,
+             dtype: torch.dtype) -> tuple[Pairs, Tensor]:
+    r"""The pairs of a graph, and the number of the pair of each edge, which
+    is that of no pair for a loop.
+    """
+    row, col, weight = edges.weighted(dtype)
+    key = torch.minimum(row, col) * num_nodes + torch.maximum(row, col)
+    is_loop = row == col
+    key, place = torch.unique(torch.where(is_loop, num_nodes**2, key),
+                              return_inverse=True)
+    total = weight.new_zeros(key.numel()).index_add(0, place, weight) / 2
+    num_pairs = key.numel() - int(is_loop.any())
+    key = key[:num_pairs]
+    return Pairs(key // max(num_nodes, 1), key % max(num_nodes, 1),
+                 total[:num_pairs]), place
+
+
+def chance_weights(x: Tensor, edges: Edges, groups: OneGraph,
+                   steps: int) -> tuple[Tensor, list[float]]:
+    r"""The probability of each edge that it is not there by chance; loops are
+    not. In graphs where features say nothing, it is one, and the share of
+    edges that look like random pairs is returned, too.
+    """
+    out = torch.ones_like(edges.row, dtype=x.dtype)
+    unsure = []
+    for features, part, some in groups.graphs(x, edges):
+        pairs, place = to_pairs(part, features.size(0), x.dtype)
+        found = find_chance(features, pairs, steps)
+        if found.says_nothing:
+            unsure.append(found.shares[0])
+        else:
+            out[some] = torch.cat([found.weight, out.new_ones(1)])[place]
+    return out, unsure
+
+
+def find_chance(x: Tensor, pairs: Pairs, steps: int,
+                always: bool = False) -> Chance:
+    r"""Compares the ends of edges with random pairs, first by their features
+    alone, then :obj:`steps` times by the sums over their neighborhoods with
+    the weights found before. It stops early where features say nothing,
+    unless it must not.
+    """
+    num_nodes, num_pairs = x.size(0), pairs.i.numel()
+    u = centred_directions(x)
+    random = random_pairs(num_nodes, x.device)
+    numbers = torch.arange(num_pairs, device=x.device)
+    order = CSR.from_edges(Edges(
+        torch.cat([pairs.i, pairs.j]), torch.cat([pairs.j, pairs.i]),
+        torch.cat([numbers, numbers])), num_nodes)
+    bar = tqdm(total=(steps + 1) * (num_pairs + random[0].numel()), delay=3,
+               desc='Chance edges', unit='pair', unit_scale=True)
+    with bar:
+        nothing = torch.zeros_like(pairs.weight)
+        out = _compare(u, u, pairs, nothing, random, bar)
+        shares = out.shares
+        for _ in range(steps):
+            if out.says_nothing and not always:
+                break
+            weight = out.weight * pairs.weight
+            total = u + CSR(order.rowptr, order.col,
+                            weight[order.value]).product(u)
+            out = _compare(total, u, pairs, weight, random, bar)
+            shares = [*shares, *out.shares]
+    return out._replace(shares=shares)
+
+
+def centred_directions(x: Tensor) -> Tensor:
+    r"""Rows of length one, minus their mean. Rows that are zero or not finite
+    say nothing and are zero.
+    """
+    top = x.abs().amax(-1, keepdim=True) if x.size(-1) > 0 else x.sum(
+        -1, keepdim=True)
+    is_there = (top > 0) & top.isfinite()
+    x = torch.where(is_there, x / torch.where(is_there, top, 1.0), 0.0)
+    x = torch.nn.functional.normalize(x, dim=-1)
+    x = torch.where(is_there, x - x.sum(0) / is_there.sum().clamp(min=1), 0.0)
+    # What is left of equal rows is rounding:
+    is_noise = row_dot(x, x) < 64 * torch.finfo(x.dtype).eps**2 * x.size(1)
+    return x.masked_fill_(is_noise.unsqueeze(-1), 0.0)
+
+
+def random_pairs(num_nodes: int,
+                 device: torch.device) -> tuple[Tensor, Tensor]:
+    r"""All pairs of nodes, or as many random ones as suffice: the same ones
+    each time.
+    """
+    if num_nodes * (num_nodes - 1) // 2 <= RANDOM_PAIRS:
+        i, j = torch.triu_indices(num_nodes, num_nodes, 1, device=device)
+        return i, j
+    generator = torch.Generator().manual_seed(0)
+    i = torch.randint(num_nodes, (RANDOM_PAIRS, ), generator=generator)
+    step = torch.randint(1, num_nodes, (RANDOM_PAIRS, ), generator=generator)
+    return i.to(device), ((i + step) % num_nodes).to(device)
+
+
+def _compare(total: Tensor, u: Tensor, pairs: Pairs, weight: Tensor,
+             random: tuple[Tensor, Tensor], bar: tqdm) -> Chance:
+    similarity = _similarity(total, u, pairs.i, pairs.j, weight, bar)
+    of_random = _similarity(total, u, *random, None, bar)
+    share, weight = posterior(similarity, pairs.weight, of_random)
+    return Chance([share], weight, similarity, of_random)
+
+
+def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
+                weight: Tensor | None, bar: tqdm) -> Tensor:
+    r"""The cosines of totals, without what either gave the other."""
+    out = torch.empty(i.numel(), dtype=u.dtype, device=u.device)
+    for some in blocks(i.numel(), u.size(1)):
+        a = total.index_select(0, i[some])
+        b = total.index_select(0, j[some])
+        lengths = a.square().sum(-1) * b.square().sum(-1)
+        least = 1e-6 * lengths
+        if weight is not None:
+            w = weight[some].unsqueeze(-1)
+            a.addcmul_(w, u.index_select(0, j[some]), value=-1)
+            b.addcmul_(w, u.index_select(0, i[some]), value=-1)
+            lengths = a.square().sum(-1) * b.square().sum(-1)
+        # Where nothing is left, or rounding alone, nothing is known:
+        known = lengths > least
+        out[some] = torch.where(known, (a * b).sum(-1) / torch.where(
+            known, lengths, 1.0).sqrt(), 0.0)
+        bar.update(out[some].numel())
+    return out
+
+
+def posterior(similarity: Tensor, weight: Tensor,
+              of_random: Tensor) -> tuple[float, Tensor]:
+    r"""The share of chance edges, and the probability of each that it is not:
+    one minus the local false discovery rate.
+    """
+    if float(weight.sum()) == 0 or of_random.numel() == 0:
+        return 0.0, torch.ones_like(similarity)
+    level, of_edges = _histogram(similarity, weight)
+    _, of_pairs = _histogram(of_random, torch.ones_like(of_random))
+    # Half of the random pairs are no more alike than this:
+    middle = int(torch.searchsorted(of_pairs.cumsum(0), 0.5))
+    share = min(1.0, float(of_edges[:middle + 1].sum()
+                           / of_pairs[:middle + 1].sum()))
+    by_chance = share * _falling_ratio(of_pairs, of_edges)
+    return share, (1 - by_chance).clamp(0, 1)[level].to(weight.dtype)
+
+
+def _histogram(similarity: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The level of each, and the share of the weight of each level."""
+    level = ((similarity.clamp(-1, 1) + 1) * LEVELS).round().long().cpu()
+    count = torch.bincount(level, weight.double().cpu(), 2 * LEVELS + 1)
+    return level.to(similarity.device), count / count.sum()
+
+
+def _falling_ratio(above: Tensor, below: Tensor) -> Tensor:
+    r"""The ratio of two distributions over levels, made to fall from level to
+    level: neighbors that do not fall are pooled.
+    """
+    there = (above + below).nonzero().view(-1)
+    pools: list[tuple[float, float, int]] = []
+    for a, b in zip(above[there].tolist(), below[there].tolist()):
+        count = 1
+        while pools and pools[-1][0] * b <= a * pools[-1][1]:
+            a, b, count = (a + pools[-1][0], b + pools[-1][1],
+                           count + pools[-1][2])
+            pools.pop()
+        pools.append((a, b, count))
+    most = torch.finfo(above.dtype).max
+    ratio = torch.tensor([a / b if b > 0 else most for a, b, _ in pools],
+                         dtype=above.dtype)
+    size = torch.tensor([count for _, _, count in pools])
+    out = torch.zeros_like(above)
+    out[there] = ratio.repeat_interleave(size)
+    return out
