@@ -239,11 +239,12 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     if task.method == 'evaded':
         epochs, out = 0, _evade(task, data, root)
     else:
-        run = GRIDS[task.method][0](data, task.seed, **json.loads(task.settings))
+        run = GRIDS[task.method][0](data, task.seed,
+                                    **json.loads(task.settings))
         epochs, out = run.epochs, run.logits
     return {**task._asdict(), 'epochs': epochs,
-            'val_score': _score(task, out, data, data.val_mask),
-            'test_score': _score(task, out, data, data.test_mask),
+            'val_score': score(task, out, data, data.val_mask),
+            'test_score': score(task, out, data, data.test_mask),
             'seconds': round(time.perf_counter() - start, 2)}
 
 
@@ -258,7 +259,7 @@ def _evade(task: Task, data: Data, root: str) -> Tensor:
     return model(data.x, data.edge_index, data.get('edge_weight'))
 
 
-def _score(task: Task, out: Tensor, data: Data, mask: Tensor) -> float:
+def score(task: Task, out: Tensor, data: Data, mask: Tensor) -> float:
     r"""In percent."""
     y = data.y[mask]
     if task.dataset in AUC:
@@ -371,7 +372,32 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         if len(gains):
             out[f'What the weights are worth: differences with 95 % '
                 f'intervals: {TITLES[name]}'] = gains
+    found = ESTIMATES.read()
+    if len(found):
+        out['The share of chance edges, estimated without labels'] = (
+            estimates(found))
     return out
+
+
+def estimates(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""How well the share of chance edges is estimated, and how edges are
+    told apart: means over the runs.
+    """
+    lines = []
+    for (dataset, level), part in rows.groupby(['dataset', 'level'],
+                                               sort=False):
+        mean = part[['true_share', 'share', 'auc', 'own_weight',
+                     'added_weight']].mean()
+        auc, added = (f'{mean[key]:{form}}' if level > 0 else '–'
+                      for key, form in [('auc', '.1f'),
+                                        ('added_weight', '.2f')])
+        lines.append({
+            'data set': dataset, 'random edges added': _level(level),
+            'share of them': f'{mean.true_share:.2f}',
+            'estimated': f'{mean.share:.2f}', 'ROC AUC': auc,
+            'weight of own edges': f'{mean.own_weight:.2f}',
+            'of added edges': added})
+    return pd.DataFrame(lines)
 
 
 def _frame(part: pd.DataFrame,

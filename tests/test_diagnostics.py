@@ -33,7 +33,8 @@ from torch_geometric.utils import (
 )
 
 from torch_agcn import AGCN, AGCNConv
-from torch_agcn.diagnostics import Record, SmoothnessRecorder
+from torch_agcn.datasets import Planetoid
+from torch_agcn.diagnostics import Record, SmoothnessRecorder, chance_edges
 from torch_agcn.functional import (
     dirichlet_energy,
     mean_average_distance,
@@ -712,3 +713,62 @@ def test_names_the_extra(package, call, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=r'torch_agcn\[benchmarks\]'):
         getattr(recorder, call)()
+
+
+# Chance edges ################################################################
+
+
+def two_cliques():
+    x = torch.eye(2).repeat_interleave(3, dim=0)
+    edge_index = torch.tensor([[0, 0, 1, 2, 3, 3, 4], [1, 2, 2, 3, 4, 5, 5]])
+    return x, edge_index
+
+
+def test_chance_edges_by_hand():
+    # One of seven edges joins the cliques, and nine of fifteen pairs do:
+    found = chance_edges(*two_cliques())
+    assert found.share == pytest.approx((1 / 7) / (9 / 15))
+    assert found.similarity.tolist() == pytest.approx([1, 1, 1, -1, 1, 1, 1])
+    assert sorted(found.of_random.tolist()) == pytest.approx([-1] * 9
+                                                             + [1] * 6)
+    # Edges count by their weight:
+    weight = torch.tensor([1., 1, 1, 3, 1, 1, 1])
+    assert chance_edges(*two_cliques(), weight).share == pytest.approx(
+        (3 / 9) / (9 / 15))
+    assert len(chance_edges(*two_cliques(), steps=0).shares) == 1
+    assert chance_edges(torch.randn(4, 2), torch.empty(
+        2, 0, dtype=torch.long)).share == 0
+
+
+@pytest.mark.parametrize('share', [0.0, 0.25, 0.5])
+def test_chance_edges_of_cora(share, tmp_path):
+    data = Planetoid(tmp_path, 'Cora')[0]
+    own = data.edge_index
+    count = round(own.size(1) * share / (1 - share))
+    more = torch.randint(data.num_nodes, (2, count))
+    found = chance_edges(data.x, torch.cat([own, more], dim=1))
+    # Some of the edges that it has join unrelated papers, too:
+    assert share - 0.02 < found.share < share + 0.08
+    assert all(a >= b - 0.01 for a, b in pairwise(found.shares))
+
+
+def test_plot_of_chance_edges():
+    plt = pytest.importorskip('matplotlib.pyplot')
+    figure = chance_edges(*two_cliques()).plot()
+    labels = [text.get_text() for text in figure.axes[0].get_legend().texts]
+    assert labels == ['by chance: 24% of the edges', 'all edges']
+    heights = [patch.get_height() for patch in figure.axes[0].patches
+               if hasattr(patch, 'get_height')]
+    assert sum(heights) == pytest.approx(0.238, abs=1e-3)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(x=None), 'NoneType'), (dict(x=torch.ones(6)), 'shape'),
+    (dict(edge_index=[[0], [1]]), 'list'), (dict(steps=-1), 'steps=-1'),
+    (dict(edge_weight=torch.ones(3)), '7 edges')])
+def test_chance_edges_refuses(kwargs, message):
+    x, edge_index = two_cliques()
+    with pytest.raises(ValueError, match='chance_edges') as error:
+        chance_edges(**{**dict(x=x, edge_index=edge_index), **kwargs})
+    assert message in str(error.value)

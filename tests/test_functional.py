@@ -6,12 +6,14 @@ import numpy
 import pytest
 import torch
 import torch_geometric.transforms as T
+from scipy.optimize import isotonic_regression
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import Planetoid
+from torch_agcn.diagnostics import chance_edges
 from torch_agcn.functional import (
     anisotropic_gate,
     anisotropic_weights,
@@ -580,80 +582,204 @@ def test_the_gate_of_the_paper_is_open_on_its_data(tmp_path, name, energy):
 # Weights #####################################################################
 
 
-def dense_weights(x, edge_index, weight=None, beta=3.0, steps=2):
-    r"""The conductances on dense float64 matrices."""
-    source, target = edge_index
-    given = torch.ones(len(source)) if weight is None else weight
+def dense_weights(x, edge_index, weight=None, steps=2):
+    r"""The definition, node by node, in float64."""
+    N = x.size(0)
+    A = torch.zeros(N, N, dtype=torch.double)
+    weight = torch.ones(edge_index.size(1)) if weight is None else weight
+    A.index_put_((edge_index[1], edge_index[0]), weight.double(),
+                 accumulate=True)
+    A = (A + A.t()) / 2
+    A.fill_diagonal_(0)
+    length = x.double().norm(dim=1, keepdim=True)
+    u = torch.where(length > 0, x / length, 0.0)
+    u = torch.where(length > 0, u - u.sum(0) / (length > 0).sum(), 0.0)
+    pairs = list(itertools.combinations(range(N), 2))
+    C, shares = torch.zeros(N, N, dtype=torch.double), []
     for step in range(steps + 1):
-        u = x / x.norm(dim=1, keepdim=True).clamp(min=1e-300)
-        spread = 2 * (u - u.mean(0)).square().sum(1).mean()
-        s = (u[source] - u[target]).square().sum(1)
-        s = s / spread if spread > 1e-20 else 0 * s
-        c = torch.exp(-beta * s**2)
-        if step < steps:
-            A = torch.eye(len(x), dtype=torch.double)
-            A.index_put_((target, source), c * given.double(),
-                         accumulate=True)
-            scale = A.sum(1).rsqrt()
-            x = scale[:, None] * A * scale[None, :] @ x
-    return c * given
+        W = C * A if step > 0 else 0 * A
+        h = u + W @ u
+        of_random = [cosine(h[i], h[j]) for i, j in pairs]
+        of_edges = [cosine(h[i] - W[i, j] * u[j], h[j] - W[i, j] * u[i])
+                    for i, j in pairs]
+        share, posterior = local_fdr(of_random, of_edges, [
+            float(A[i, j]) for i, j in pairs])
+        for (i, j), value in zip(pairs, posterior):
+            C[i, j] = C[j, i] = value
+        shares.append(share)
+    C.fill_diagonal_(1)
+    return C[edge_index[1], edge_index[0]] * weight, shares
+
+
+def cosine(a, b):
+    size = float(a.norm() * b.norm())
+    value = float(a @ b) / size if size > 1e-9 else 0.0
+    return round((value + 1) * 4096) / 4096 - 1
+
+
+def local_fdr(of_random, of_edges, weight):
+    level = sorted({*of_random, *of_edges})
+    f0 = numpy.bincount([level.index(s) for s in of_random],
+                        minlength=len(level)) / len(of_random)
+    f = numpy.bincount([level.index(s) for s in of_edges], weight,
+                       len(level)) / sum(weight)
+    middle = numpy.flatnonzero(f0.cumsum() >= 0.5 - 1e-12)[0]
+    share = min(1, f[:middle + 1].sum() / f0[:middle + 1].sum())
+    there = f0 + f > 0
+    fit = isotonic_regression((f0 / (f0 + f))[there],
+                              weights=(f0 + f)[there], increasing=False).x
+    odds = fit / numpy.maximum(1 - fit, 1e-300)
+    posterior = dict(zip(numpy.array(level)[there],
+                         numpy.clip(1 - share * odds, 0, 1)))
+    return share, [posterior.get(s, 0.0) for s in of_edges]
+
+
+def clusters(size=15, inside=60, across=12, dtype=torch.double):
+    r"""Two clusters with edges inside, and some across at the end."""
+    sign = torch.tensor([1.0, -1.0], dtype=dtype).repeat_interleave(size)
+    x = torch.randn(2 * size, 6, dtype=dtype) + 1.5 * sign[:, None]
+    edge_index = torch.cat([
+        torch.randint(size, (2, inside)), size + torch.randint(
+            size, (2, inside)), torch.stack([
+                torch.randint(size, (across, )),
+                size + torch.randint(size, (across, ))])], dim=1)
+    return x, edge_index
 
 
 @pytest.mark.parametrize('steps', [0, 1, 2])
 @pytest.mark.parametrize('weighted', [False, True])
-def test_anisotropic_weights_against_dense(steps, weighted, anywhere):
-    edge_index = random_graph(directed=True, loops=False)
-    edge_index = torch.unique(edge_index, dim=1)
-    weight = torch.rand(edge_index.size(1)) if weighted else None
-    x = torch.randn(20, 7)
+def test_anisotropic_weights_against_dense(steps, weighted):
+    # Directed, with loops and edges twice:
+    x, edge_index = clusters()
     x[3] = 0
-    expected = dense_weights(x.double(), edge_index, weight, 2.0, steps)
-    out = anisotropic_weights(x, edge_index, weight, beta=2.0, steps=steps)
-    assert torch.allclose(out.double(), expected, atol=1e-5)
+    weight = torch.rand(edge_index.size(1)) if weighted else None
+    expected, shares = dense_weights(x, edge_index, weight, steps)
+    assert shares[0] < 0.9
+    out = anisotropic_weights(x, edge_index, weight, steps)
+    assert torch.allclose(out, expected.double(), atol=1e-6)
+    assert out.min() + 1e-9 > 0 and len(out.unique()) > 3
+    found = chance_edges(x, edge_index, weight, steps)
+    assert found.shares == pytest.approx(shares)
+
+
+def test_anisotropic_weights_of_all_forms():
+    x, edge_index = clusters(dtype=torch.float)
+    edge_index = torch.unique(edge_index, dim=1).contiguous()
+    out = anisotropic_weights(x, edge_index)
+    assert torch.equal(out, anisotropic_weights(x, edge_index))
+    for features in [x.to_sparse(), x.to_sparse_csr(), 1e-25 * x, 1e25 * x,
+                     x.double(), x * torch.rand(30, 1)]:
+        other = anisotropic_weights(features, edge_index)
+        assert (out - other).abs().median() < 1e-3
+        assert other.dtype == features.dtype
+    assert anisotropic_weights(x.half(), edge_index).dtype == torch.float
+    adj = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(
+        edge_index.size(1)), (30, 30)).coalesce()
+    order = (edge_index[1] * 30 + edge_index[0]).argsort()
+    for form in [adj, adj.to_sparse_csr()]:
+        assert torch.equal(anisotropic_weights(x, form), out[order])
     assert torch.equal(out, anisotropic_weights(
-        x, edge_index, weight, beta=2.0, steps=steps))  # deterministic
-    for features in [x.to_sparse(), x.to_sparse_csr(), 1e-25 * x, 1e25 * x]:
-        assert torch.allclose(anisotropic_weights(
-            features, edge_index, weight, beta=2.0, steps=steps), out,
-            atol=1e-5)
+        x, EdgeIndex(edge_index, sparse_size=(30, 30))))
+
+
+def test_anisotropic_weights_do_not_depend_on_order():
+    x, edge_index = clusters()
+    out = anisotropic_weights(x, edge_index)
+    assert torch.equal(out, anisotropic_weights(x, edge_index.flip(0)))
+    order = torch.randperm(edge_index.size(1))
+    assert torch.allclose(anisotropic_weights(x, edge_index[:, order]),
+                          out[order])
+    perm = torch.randperm(30)
+    there = torch.empty_like(perm)
+    there[perm] = torch.arange(30)
+    assert torch.allclose(anisotropic_weights(x[perm], there[edge_index]),
+                          out)
+    # Both ways of an edge have the same weight to the last digit:
+    both = anisotropic_weights(x.float(), torch.cat(
+        [edge_index, edge_index.flip(0)], dim=1))
+    assert torch.equal(*both.chunk(2))
+
+
+def test_anisotropic_weights_of_many_nodes():
+    # There are more pairs of nodes than are compared.
+    x, edge_index = clusters(500, 2000, 800, torch.float)
+    state = torch.get_rng_state()
+    out = anisotropic_weights(x, edge_index)
+    assert torch.equal(out, anisotropic_weights(x, edge_index))
+    assert torch.equal(state, torch.get_rng_state())
+    # A third is there by chance, of which a half is inside:
+    assert out[:4000].mean() == pytest.approx(0.8, abs=0.05)
+    assert out[4000:].mean() < 0.1
+    assert chance_edges(x, edge_index).share == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_edges_of_weight_zero_are_no_edges():
+    x, edge_index = clusters()
+    out = anisotropic_weights(x, edge_index)
+    more = torch.randint(30, (2, 50))
+    zeros = torch.cat([torch.ones(132), torch.zeros(50)])
+    assert torch.allclose(anisotropic_weights(
+        x, torch.cat([edge_index, more], dim=1), zeros), torch.cat(
+            [out, torch.zeros(50)]))
+
+
+def test_graphs_of_a_batch_have_weights_of_their_own():
+    graphs = [clusters(), clusters(4, 10, 2), clusters(3, 0, 0)]
+    expected = torch.cat([anisotropic_weights(*graph) for graph in graphs])
+    sizes = torch.tensor([0, 30, 38])
+    x = torch.cat([x for x, _ in graphs])
+    edge_index = torch.cat([edges + size for (_, edges), size in zip(
+        graphs, sizes)], dim=1)
+    batch = torch.arange(3).repeat_interleave(torch.tensor([30, 8, 6]))
+    assert torch.allclose(anisotropic_weights(x, edge_index, batch=batch),
+                          expected)
+    perm = torch.randperm(44)  # nodes of a graph need not stand together
+    there = torch.empty_like(perm)
+    there[perm] = torch.arange(44)
+    assert torch.allclose(anisotropic_weights(
+        x[perm], there[edge_index], batch=batch[perm], batch_size=4), expected)
 
 
 def test_anisotropic_weights_of_strange_graphs():
-    no_edges = PATH[:, :0]
-    assert anisotropic_weights(torch.randn(0, 3), no_edges).shape == (0, )
-    assert anisotropic_weights(torch.randn(1, 3), no_edges).shape == (0, )
-    # All alike, or nothing at all: features say nothing.
-    for x in [torch.ones(3, 2), torch.zeros(3, 2), torch.empty(3, 0)]:
-        assert anisotropic_weights(x, PATH).tolist() == [1] * 4
-    # With beta = 0 all conduct alike:
-    x = torch.randn(3, 2)
-    assert anisotropic_weights(x, PATH, beta=0.0).tolist() == [1] * 4
+    assert anisotropic_weights(torch.randn(0, 3), NO_EDGES).shape == (0, )
+    assert anisotropic_weights(torch.randn(1, 3), NO_EDGES).shape == (0, )
+    # A loop is not there by chance, and adds nothing to its node:
+    x, edge_index = clusters()
+    loops = torch.tensor([[0, 0, 7], [0, 0, 7]])
+    out = anisotropic_weights(x, torch.cat([loops, edge_index], dim=1))
+    assert out[:3].tolist() == [1] * 3
+    assert torch.equal(out[3:], anisotropic_weights(x, edge_index))
     for value in [math.nan, math.inf]:
         x[1, 0] = value
-        assert anisotropic_weights(x, PATH).isfinite().all()
-    # A loop conducts fully, isolated nodes do not matter:
-    loop = torch.tensor([[0, 0, 1], [0, 1, 0]])
-    assert anisotropic_weights(torch.randn(5, 4), loop)[0] == 1
-    with pytest.raises(ValueError, match=r"anisotropic_weights.*'x'"):
-        anisotropic_weights(torch.randn(2, 3, 4), PATH)
-    with pytest.raises(ValueError, match='steps=-1'):
-        anisotropic_weights(x, PATH, steps=-1)
+        out = anisotropic_weights(x, edge_index)
+        assert out.isfinite().all() and 0 <= out.min() <= out.max() <= 1
 
 
-def test_anisotropic_weights_see_two_clusters():
-    x = torch.cat([torch.randn(60, 8) + 3, torch.randn(60, 8) - 3])
-    inside = torch.cat([torch.randint(60, (2, 300)),
-                        torch.randint(60, 120, (2, 300))], dim=1)
-    across = torch.stack([torch.randint(60, (100, )),
-                          torch.randint(60, 120, (100, ))])
-    weight = anisotropic_weights(x, torch.cat([inside, across], dim=1))
-    assert weight[:600].mean() > 0.9 and weight[600:].mean() < 0.1
+@pytest.mark.parametrize('x', [
+    torch.ones(30, 6), torch.zeros(30, 6), torch.empty(30, 0), torch.eye(30),
+    0.1 + torch.zeros(30, 1433)])
+def test_weights_stay_where_features_say_nothing(x):
+    _, edge_index = clusters()
+    weight = torch.rand(132)
+    with pytest.warns(UserWarning, match=r'1 graph.*100%.*random pairs'):
+        assert torch.equal(anisotropic_weights(x, edge_index, weight), weight)
+    assert chance_edges(x, edge_index).shares == (1, 1, 1)
+    # A pair of nodes has nothing to be compared with:
+    with pytest.warns(UserWarning, match='random pairs'):
+        anisotropic_weights(torch.randn(2, 3), PATH[:, :2])
+
+
+def test_no_more_edges_no_less_weight():
+    # Where no edge is there by chance, it is GCN.
+    x, edge_index = clusters(across=0)
+    x[:, 0] *= 100
+    assert anisotropic_weights(x, edge_index, steps=0).tolist() == [1] * 120
 
 
 # Bad input ###################################################################
 
 
-@pytest.mark.parametrize('measure', MEASURES)
+@pytest.mark.parametrize('measure', [*MEASURES, anisotropic_weights])
 @pytest.mark.parametrize('kwargs, message', [
     (dict(x=torch.ones(3, 2, dtype=torch.long)), 'x.float()'),
     (dict(x=torch.ones(3)), 'shape'),
@@ -701,6 +827,14 @@ def test_a_number_of_graphs_is_a_whole_number(batch_size):
     x, batch = torch.randn(3, 2), torch.zeros(3, dtype=torch.long)
     with pytest.raises(ValueError, match='pass a tensor and a whole number'):
         dirichlet_energy(x, PATH, batch=batch, batch_size=batch_size)
+
+
+@pytest.mark.parametrize('steps', [-1, 1.5, True, None, '2'])
+def test_bad_steps(steps):
+    with pytest.raises(ValueError, match=f'anisotropic_weights.*={steps!r}'):
+        anisotropic_weights(torch.randn(3, 2), PATH, steps=steps)
+    with pytest.raises(ValueError, match=r"anisotropic_weights.*'x'"):
+        anisotropic_weights(torch.randn(2, 3, 4), PATH)
 
 
 @pytest.mark.parametrize('beta', [-1.0, math.nan, math.inf,

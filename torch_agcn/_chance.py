@@ -16,6 +16,7 @@ from torch_agcn._groups import OneGraph
 from torch_agcn._spmm import CSR
 
 RANDOM_PAIRS = 2**14
+BLOCK = 2**20  # numbers: fewer blocks are fewer waits for other threads
 LEVELS = 2**12  # of similarity between zero and one
 NOTHING_TO_SAY = 0.9  # From here on, features cannot tell edges apart.
 
@@ -151,7 +152,7 @@ def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
                 weight: Tensor | None, bar: tqdm) -> Tensor:
     r"""The cosines of totals, without what either gave the other."""
     out = torch.empty(i.numel(), dtype=u.dtype, device=u.device)
-    for some in blocks(i.numel(), u.size(1)):
+    for some in blocks(i.numel(), u.size(1), BLOCK):
         a = total.index_select(0, i[some])
         b = total.index_select(0, j[some])
         lengths = a.square().sum(-1) * b.square().sum(-1)

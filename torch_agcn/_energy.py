@@ -21,11 +21,11 @@ from torch_agcn._tracing import (
 ALL = slice(None)
 
 
-def blocks(num_rows: int, width: int) -> list[slice]:
+def blocks(num_rows: int, width: int, size: int = 2**17) -> list[slice]:
     r"""Blocks of rows small enough to stay in the processor's cache while
     several operations pass over them, and for malloc to keep their memory.
     """
-    step = max(2**17 // max(width, 1), 1)
+    step = max(size // max(width, 1), 1)
     if num_rows <= step:
         return [ALL]
     return [slice(i, i + step) for i in range(0, num_rows, step)]

@@ -18,6 +18,10 @@ class OneGraph:
         r"""The same for some of the nodes."""
         return self
 
+    def of_edges(self, row: Tensor) -> 'OneGraph':
+        r"""The same for edges that nodes :obj:`row` receive."""
+        return self
+
     def graphs(self, x: Tensor,
                edges: Edges) -> Iterator[tuple[Tensor, Edges, Any]]:
         r"""The features and the edges of each graph, and where the latter
@@ -69,6 +73,9 @@ class ManyGraphs(OneGraph):
 
     def of_nodes(self, some: slice) -> 'ManyGraphs':
         return ManyGraphs(self.batch[some], self.size)
+
+    def of_edges(self, row: Tensor) -> 'ManyGraphs':
+        return ManyGraphs(self.batch.index_select(0, row), self.size)
 
     def graphs(self, x: Tensor,
                edges: Edges) -> Iterator[tuple[Tensor, Edges, Any]]:

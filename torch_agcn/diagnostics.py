@@ -39,6 +39,11 @@ MEASURES = [functional.dirichlet_energy, functional.relative_energy,
 class ChanceEdges(NamedTuple):
     r"""How alike the ends of edges are beside random pairs of nodes, see
     :meth:`chance_edges`.
+
+    Example:
+        >>> ChanceEdges((0.6, 0.5), similarity=torch.tensor([0.0, 0.9]),
+        ...             of_random=torch.tensor([-0.1, 0.1])).share
+        0.5
     """
 
     #: The estimated share of chance edges, by features alone and then after

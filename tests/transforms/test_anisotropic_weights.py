@@ -12,15 +12,20 @@ from torch_agcn.transforms import AnisotropicWeights, KNNGraph
 
 
 def graph(num_nodes=12, num_edges=40):
-    return Data(x=torch.randn(num_nodes, 5),
-                edge_index=torch.randint(num_nodes, (2, num_edges)),
-                y=torch.arange(num_nodes))
+    r"""Two clusters, and some edges between them."""
+    y = torch.arange(num_nodes) % 2
+    edge_index = torch.randint(num_nodes, (2, num_edges))
+    is_inside = torch.arange(num_edges) % 5 > 0
+    edge_index[1, is_inside] = (edge_index[1] - edge_index[1] % 2
+                                + edge_index[0] % 2)[is_inside] % num_nodes
+    return Data(x=torch.randn(num_nodes, 5) + 4 * y[:, None], y=y,
+                edge_index=edge_index)
 
 
 def test_it_sets_weights():
     data = graph()
-    out = AnisotropicWeights(beta=2.0, steps=1)(copy.copy(data))
-    weight = anisotropic_weights(data.x, data.edge_index, beta=2.0, steps=1)
+    out = AnisotropicWeights(steps=1)(copy.copy(data))
+    weight = anisotropic_weights(data.x, data.edge_index, steps=1)
     assert torch.equal(out.edge_weight, weight)
     assert 'edge_weight' not in data  # PyG's transforms copy.
     # Given weights are multiplied:
@@ -31,7 +36,7 @@ def test_it_sets_weights():
     assert GCNConv(5, 3)(out.x, out.edge_index, out.edge_weight).shape == (
         12, 3)
     assert str(AnisotropicWeights(threshold=0.5)) == (
-        'AnisotropicWeights(beta=3.0, steps=2, threshold=0.5)')
+        'AnisotropicWeights(steps=2, threshold=0.5)')
 
 
 def test_a_threshold_drops_edges():
@@ -49,7 +54,7 @@ def test_a_threshold_drops_edges():
 
 
 def test_batches_are_graphs_one_by_one():
-    graphs = [graph(), graph(7, 9), graph(3, 0)]
+    graphs = [graph(), graph(8, 19), graph(4, 0)]
     transform = AnisotropicWeights()
     batch = transform(Batch.from_data_list(graphs))
     assert torch.allclose(batch.edge_weight, torch.cat(
@@ -58,8 +63,9 @@ def test_batches_are_graphs_one_by_one():
 
 def test_heterogeneous_graphs():
     data = HeteroData()
-    data['a'].x, data['b'].x = torch.randn(6, 4), torch.randn(5, 3)
-    data['a', 'to', 'a'].edge_index = torch.randint(6, (2, 9))
+    one = graph()
+    data['a'].x, data['b'].x = one.x, torch.randn(5, 3)
+    data['a', 'to', 'a'].edge_index = one.edge_index
     data['a', 'to', 'b'].edge_index = torch.randint(5, (2, 9))
     out = AnisotropicWeights()(data)
     assert torch.equal(out['a', 'to', 'a'].edge_weight, anisotropic_weights(
@@ -78,7 +84,8 @@ def test_it_composes_with_other_transforms(layout):
     other = T.Compose([T.NormalizeFeatures(), T.ToSparseTensor(layout=layout),
                        AnisotropicWeights()])(data).adj_t
     assert torch.allclose(first.to_dense(), other.to_dense(), atol=1e-6)
-    points = Data(x=torch.randn(20, 3), pos=torch.randn(20, 3))
+    pos = torch.randn(20, 3)
+    points = Data(x=pos, pos=pos)
     assert T.Compose([KNNGraph(k=3), AnisotropicWeights()])(
         points).edge_weight.shape == (60, )
 
@@ -86,11 +93,11 @@ def test_it_composes_with_other_transforms(layout):
 def test_as_pre_transform(tmp_path):
     data = Planetoid(tmp_path, 'Cora', pre_transform=AnisotropicWeights())[0]
     assert data.edge_weight.shape == (data.num_edges, )
-    assert 0.4 < data.edge_weight.mean() < 0.8
+    assert 0.9 < data.edge_weight.mean() < 1
 
 
 def test_bad_input():
-    for kwargs in [dict(beta=-1.0), dict(steps=1.5), dict(steps=True),
+    for kwargs in [dict(steps=-1), dict(steps=1.5), dict(steps=True),
                    dict(threshold=2.0), dict(threshold='0')]:
         with pytest.raises(ValueError, match=next(iter(kwargs))):
             AnisotropicWeights(**kwargs)
