@@ -379,6 +379,29 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return out
 
 
+def readme_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""Random edges in short: three levels, and the gain of GCN."""
+    levels, lines = [0.0, 0.5, 1.0], {}
+    for dataset in CITATION:
+        part = wide(rows, attack='random', dataset=dataset)
+        for key in itertools.product(SHOWN, levels):
+            (method, is_weighted), level = key
+            line = lines.setdefault(label(method, is_weighted), {})
+            column = (method, is_weighted, level)
+            line[f'{dataset} {_level(level)}'] = (
+                f'{part[column].mean():.1f}' if column in part else '–')
+        for level in levels:
+            keys = ('gcn', 1, level), ('gcn', 0, level)
+            if all(key in part for key in keys):
+                lines.setdefault('GCN: gain by the weights', {})[
+                    f'{dataset} {_level(level)}'] = str(
+                        paired(*(part[key] for key in keys)) or '–')
+    return {'Test accuracy in percent with random edges added, as a share of '
+            "the graph's own, and the difference with its 95 % interval":
+            pd.DataFrame([{'': name, **line}
+                          for name, line in lines.items()]).fillna('–')}
+
+
 def estimates(rows: pd.DataFrame) -> pd.DataFrame:
     r"""How well the share of chance edges is estimated, and how edges are
     told apart: means over the runs.
@@ -440,6 +463,8 @@ def _gains(parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna('–')
 
 
+SHOWN = [('gcn', 0), ('gat', 0), ('gcnii', 0), *[(m, 0) for m in PEERS],
+         ('gcn', 1), ('appnp', 1)]  # in the README
 LINES = {  # of the figure, but for the best peer
     ('gcn', 0): plots.STYLES['GCN'], ('gat', 0): plots.STYLES['GAT'],
     ('gcnii', 0): plots.STYLES['GCNII'],

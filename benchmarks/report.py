@@ -30,7 +30,8 @@ from benchmarks.results import (
 
 EXPERIMENTS = ['table', 'boxplot', 'labels', 'significance', 'tsne',
                'history', 'depth', 'ablation', 'beta', 'cost', 'scale',
-               'compile', 'minibatch', 'distributed', 'hetero', 'tasks']
+               'compile', 'minibatch', 'distributed', 'hetero', 'tasks',
+               'noise', 'weights']
 MARKS = {'yes': '✓', 'no': '✗', 'not shown': '?'}
 NUMBER = re.compile(r'(\*\*)?[-+−]?\d|–$')  # how a cell of numbers begins
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
@@ -198,10 +199,11 @@ def readme(sections: list[Section]) -> str:
 
 
 def in_readme(section: Section) -> str:
-    r"""The tables of an experiment for the README."""
-    return '\n\n'.join(
-        f'{title}:\n\n{markdown_table(frame)}' for title, frame
-        in section.module.tables(section.rows).items())
+    r"""The tables of an experiment for the README, or some of them."""
+    module = section.module
+    tables = getattr(module, 'readme_tables', module.tables)(section.rows)
+    return '\n\n'.join(f'{title}:\n\n{markdown_table(frame)}'
+                       for title, frame in tables.items())
 
 
 def _plain(text: str) -> str:

@@ -71,16 +71,16 @@ class ChanceEdges(NamedTuple):
         import matplotlib.pyplot as plt
 
         figure, ax = plt.subplots(figsize=(5, 3), layout='constrained')
-        values = [self.of_random.tolist(), self.similarity.tolist()]
-        sizes = [self.share / max(len(values[0]), 1),
-                 1 / max(len(values[1]), 1)]
-        _, bins, _ = ax.hist(
-            values[0], bins=60, weights=[sizes[0]] * len(values[0]),
-            range=(min(map(min, values)), max(map(max, values))),
-            color='#d55e00', alpha=0.6,
-            label=f'by chance: {self.share:.0%} of the edges')
-        ax.hist(values[1], bins=bins, weights=[sizes[1]] * len(values[1]),
-                histtype='step', color='black', label='all edges')
+        both = torch.cat([self.of_random, self.similarity]).tolist()
+        for values, share, style in [
+                (self.of_random, self.share, dict(
+                    color='#d55e00', alpha=0.6,
+                    label=f'by chance: {self.share:.0%} of the edges')),
+                (self.similarity, 1.0, dict(
+                    histtype='step', color='black', label='all edges'))]:
+            size = share / max(values.numel(), 1)
+            ax.hist(values.tolist(), bins=60, range=(min(both), max(both)),
+                    weights=[size] * values.numel(), **style)
         ax.set(xlabel='similarity of two nodes and their neighbors',
                ylabel='share of the edges')
         ax.grid(alpha=0.3)

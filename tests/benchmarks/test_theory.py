@@ -10,8 +10,10 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.utils import coalesce, erdos_renyi_graph
 
 from torch_agcn import AGCNConv
+from torch_agcn.diagnostics import chance_edges
 from torch_agcn.functional import (
     anisotropic_gate,
+    anisotropic_weights,
     dirichlet_energy,
     relative_energy,
 )
@@ -657,3 +659,107 @@ def test_7_1_cost(make):
                     for a in range(width))
         assert trace.value == pytest.approx(exact)
         assert Counted.products == N * width
+
+
+# Anisotropic weights #########################################################
+
+
+def clusters(size, m, n, mu=1.0, width=1):
+    r"""Two noisy clusters; nodes have about m edges inside, n by chance."""
+    y = torch.tensor([1.0, -1.0]).double().repeat_interleave(size)
+    x = mu * y[:, None] + torch.randn(2 * size, width).double()
+    inside = torch.randint(size, (2, size * m // 2))
+    return x, y, torch.cat([
+        inside, size + torch.randint(size, inside.shape),
+        torch.randint(2 * size, (2, size * n))], dim=1)
+
+
+def test_8_1_without_chance_edges_it_is_gcn(make):
+    torch.manual_seed(1)
+    x, _, edge_index = clusters(40, 6, 0, mu=20.0, width=2)
+    assert chance_edges(x, edge_index).share == 0
+    weight = anisotropic_weights(x, edge_index)
+    conv = GCNConv(2, 3).double()
+    assert torch.equal(conv(x, edge_index, weight), conv(x, edge_index))
+
+
+@pytest.mark.parametrize('m, n', [(4, 1), (4, 8), (8, 4)])
+def test_8_2_the_spectrum_stays(dense, m, n):
+    torch.manual_seed(1)
+    x, _, edge_index = clusters(20, m, n, mu=2.0)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    both = coalesce(torch.cat([edge_index, edge_index.flip(0)], dim=1))
+    weight = anisotropic_weights(x, both)
+    values = torch.linalg.eigvalsh(dense(40, both, weight).P)
+    assert values.min() > -1 and values.max() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize('below', [0.0, 0.25])
+@pytest.mark.parametrize('share', [0.0, 0.3, 0.8])
+def test_8_3_the_share_is_never_too_small(share, below):
+    # Distributions on ten levels; the first five are half of all pairs.
+    f0 = np.full(10, 0.1)
+    f1 = np.concatenate([np.full(5, below / 5), np.full(5, (1 - below) / 5)])
+    f = share * f0 + (1 - share) * f1
+    found = min(1.0, f[:5].sum() / f0[:5].sum())
+    assert found >= share - 1e-12
+    if below == 0:
+        assert found == pytest.approx(share)
+        there = f > 0
+        assert (1 - found * f0[there] / f[there]) == pytest.approx(
+            (1 - share) * f1[there] / f[there])
+
+
+def ratio(m, n, a, b):
+    k = m + n / 2
+    return (1 + k * a - n / 2 * b)**2 / (1 + k * a**2 + n / 2 * b**2)
+
+
+def test_8_4_signal_over_noise():
+    for m, n in [(4, 4), (2, 8), (10, 1)]:
+        grid = np.linspace(0, 1, 21)
+        for a in grid[1:]:
+            values = [ratio(m, n, a, b) for b in grid
+                      if 1 + (m + n / 2) * a > n / 2 * b]
+            assert all(p > q for p, q in pairwise(values))
+        values = [ratio(m, n, a, 0) for a in grid]
+        assert all(p < q for p, q in pairwise(values))
+        assert ratio(m, n, 1, 0) / ratio(m, n, 1, 1) == pytest.approx(
+            (1 + m + n / 2) * (1 + m + n) / (1 + m)**2)
+    assert ratio(1e6, 1e6, 1, 0) / ratio(1e6, 1e6, 1, 1) == pytest.approx(
+        3, rel=1e-4)
+
+
+@pytest.mark.parametrize('a, b', [(1.0, 1.0), (0.8, 0.2), (1.0, 0.0)])
+def test_8_4_on_a_graph(a, b):
+    # Exactly m edges inside, n / 2 more inside by chance, and n / 2 across.
+    torch.manual_seed(1)
+    size, m, n, mu = 20_000, 4, 4, 1.0
+    node = torch.arange(2 * size)
+    y = torch.where(node < size, 1.0, -1.0).double()
+    x = mu * y + torch.randn(2 * size).double()
+    total, sum_of_weights = x.clone(), 1.0
+    for weight, count, turn in [(a, m + n // 2, 0), (b, n // 2, size)]:
+        for _ in range(count):
+            step = torch.randint(1, size, (1, ))
+            other = (node + step) % size + node // size * size
+            total += weight * x[(other + turn) % (2 * size)]
+            sum_of_weights += weight
+    out = y * total / sum_of_weights
+    assert float(out.mean()**2 / out.var()) == pytest.approx(
+        ratio(m, n, a, b), rel=0.05)
+
+
+def test_8_4_with_the_weights_of_the_package():
+    torch.manual_seed(1)
+    x, y, edge_index = clusters(400, 6, 6, mu=0.7, width=8)
+    both = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    found = []
+    for weight in [torch.ones(both.size(1)).double(),
+                   anisotropic_weights(x, both)]:
+        mean = (x.index_add(0, both[1], weight[:, None] * x[both[0]])
+                / torch.ones(800).double().index_add(0, both[1],
+                                                     weight)[:, None])
+        out = y[:, None] * mean
+        found.append(float((out.mean(0)**2 / out.var(0)).mean()))
+    assert found[1] > 1.5 * found[0]
