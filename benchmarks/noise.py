@@ -101,9 +101,8 @@ FAMILIES = {
     'prbcd': Family(CITATION, [0.05, 0.1, 0.25],
                     ['gcn', *PEERS, 'evaded'], ['gcn', 'evaded']),
     'adaptive': Family(CITATION, [0.05, 0.1, 0.25], [], ['gcn', 'evaded']),
-    'knn': Family(IMAGES, [8.0, 16.0, 32.0, 64.0], ['gcn', 'appnp'],
-                  ['gcn', 'appnp']),
-    'none': Family(HETERO, [0.0], ['mlp', 'gcn', 'gcnii'], ['gcn', 'gcnii']),
+    'knn': Family(IMAGES, [8.0, 16.0, 32.0, 64.0], ['gcn'], ['gcn']),
+    'none': Family(HETERO, [0.0], ['mlp', 'gcn', 'appnp'], ['gcn', 'appnp']),
 }
 SEARCH_SEED, FIRST_SEED = 0, 100
 KEYS = ['method', 'dataset', 'attack', 'level', 'weighted']

@@ -72,15 +72,16 @@ class ChanceEdges(NamedTuple):
 
         figure, ax = plt.subplots(figsize=(5, 3), layout='constrained')
         both = torch.cat([self.of_random, self.similarity]).tolist()
-        for values, share, style in [
-                (self.of_random, self.share, dict(
-                    color='#d55e00', alpha=0.6,
-                    label=f'by chance: {self.share:.0%} of the edges')),
-                (self.similarity, 1.0, dict(
-                    histtype='step', color='black', label='all edges'))]:
-            size = share / max(values.numel(), 1)
+
+        def bars(values: Tensor, share: float, **style: Any) -> None:
             ax.hist(values.tolist(), bins=60, range=(min(both), max(both)),
-                    weights=[size] * values.numel(), **style)
+                    weights=[share / values.numel()] * values.numel(),
+                    **style)
+
+        bars(self.of_random, self.share, color='#d55e00', alpha=0.6,
+             label=f'by chance: {self.share:.0%} of the edges')
+        bars(self.similarity, 1.0, histtype='step', color='black',
+             label='all edges')
         ax.set(xlabel='similarity of two nodes and their neighbors',
                ylabel='share of the edges')
         ax.grid(alpha=0.3)
