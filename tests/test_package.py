@@ -37,7 +37,7 @@ print(conv(torch.rand(3, 4), torch.tensor([[0, 1], [1, 2]])).shape)
 def test_the_use_in_the_readme(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / 'README.md').read_text(encoding='utf-8')
-    code, = re.findall('```python\n(.*?)```', text, flags=re.DOTALL)
+    code, *more = re.findall('```python\n(.*?)```', text, flags=re.DOTALL)
     assert code.count('\n') <= 20
     scope: dict = {}
     exec(code, scope)
@@ -46,6 +46,9 @@ def test_the_use_in_the_readme(tmp_path, monkeypatch):
     # What the comment in its last line says:
     last = code.strip().splitlines()[-1]
     assert str(eval(last.split('#')[0], scope)) in last
+    for code in more:  # The examples build on each other.
+        exec(code, scope)
+    assert scope['data'].edge_weight.size() == (10556, )
 
 
 def test_wheel_has_the_package_and_nothing_else(tmp_path):

@@ -19,6 +19,7 @@ r"""Anisotropic graph convolutional networks for PyTorch Geometric.
 from importlib import import_module
 from typing import Any
 
+from torch_agcn._memory import keep_memory
 from torch_agcn.nn import (
     AGCN,
     AGCN2Conv,
@@ -34,7 +35,7 @@ _MODULES = ['datasets', 'diagnostics', 'functional', 'label_expansion',
             'loader', 'nn', 'transforms']
 
 __all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN', 'DiffusedMLP',
-           'GatedDiffusion', '__version__']
+           'GatedDiffusion', '__version__', 'keep_memory']
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,118 @@
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.datapipes import functional_transform
+from torch_geometric.transforms import BaseTransform
+from torch_geometric.typing import SparseTensor
+
+from torch_agcn import _checks
+
+
+@functional_transform('reorder_nodes')
+class ReorderNodes(BaseTransform):
+    r"""Renumbers the nodes such that neighbors stand close to each other in
+    memory, by the reverse Cuthill-McKee algorithm (functional name:
+    :obj:`reorder_nodes`).
+
+    Layers then find neighbors in the processor's cache.
+    It pays on large graphs with a geometry: k-NN graphs, grids, meshes and
+    road networks.
+    Random and power-law graphs, *e.g.*, social networks, have no such order
+    and gain little.
+
+    Everything that belongs to nodes or edges moves along, and everything
+    whose name has :obj:`index` in it is renumbered, as PyG does it in
+    batches. Edges are sorted by target.
+    :obj:`data.n_id` holds the former number of each node, so that
+    :obj:`out[data.n_id.argsort()]` is in the former order.
+    In a batch, graphs stay where they are.
+
+    Needs :obj:`scipy`.
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> path = torch.tensor([[0, 3, 1], [3, 1, 2]])  # 0, 3, 1, 2
+        >>> data = ReorderNodes()(Data(x=torch.eye(4), edge_index=path))
+        >>> data.n_id
+        tensor([2, 1, 3, 0])
+        >>> data.edge_index
+        tensor([[1, 2, 3],
+                [0, 1, 2]])
+    """
+
+    def forward(self, data: Data) -> Data:
+        r"""Renumbers the nodes."""
+        name = self.__class__.__name__
+        if isinstance(data, HeteroData) or not isinstance(data, Data):
+            _checks.refuse(name, f"data of type '{type(data).__name__}'",
+                           "pass a 'Data' object with nodes of one type")
+        num_nodes = data.num_nodes
+        if num_nodes is None or not ('edge_index' in data or 'adj_t' in data):
+            _checks.refuse(name, "data without nodes, 'edge_index' or "
+                           "'adj_t'", 'pass a graph')
+        n_id = _order(data, num_nodes)
+        place = torch.empty_like(n_id)
+        place[n_id] = torch.arange(num_nodes, device=n_id.device)
+        keys = [key for key in data.keys() if isinstance(
+            data[key], (Tensor, SparseTensor))]
+        of_nodes = [key for key in keys if data.is_node_attr(key)]
+        of_edges = [key for key in keys if data.is_edge_attr(key)]
+        for key in keys:
+            if key == 'adj_t':
+                data.adj_t = _permuted(data.adj_t, n_id, place)
+            elif key in of_nodes:
+                data[key] = data[key].index_select(
+                    data.__cat_dim__(key, data[key]), n_id)
+            elif 'index' in key and not data[key].is_floating_point():
+                data[key] = place[data[key]]
+        if 'edge_index' in data:
+            source, target = data.edge_index
+            order = (target * num_nodes + source).argsort(stable=True)
+            for key in of_edges:
+                data[key] = data[key].index_select(
+                    data.__cat_dim__(key, data[key]), order)
+        if 'n_id' not in of_nodes:  # or else it moved along
+            data.n_id = n_id
+        return data
+
+
+def _order(data: Data, num_nodes: int) -> Tensor:
+    r"""The former number of each node."""
+    try:
+        import scipy.sparse as sp
+    except ImportError as error:
+        raise ImportError("'ReorderNodes' requires 'scipy': run 'pip install "
+                          "scipy'") from error
+    if 'edge_index' in data:
+        row, col = data.edge_index.cpu().numpy()
+        device = data.edge_index.device
+    elif isinstance(data.adj_t, SparseTensor):
+        row, col, _ = (v if v is None else v.cpu().numpy()
+                       for v in data.adj_t.coo())
+        device = data.adj_t.device()
+    else:
+        row, col = data.adj_t.to_sparse_coo().coalesce().indices().cpu(
+            ).numpy()
+        device = data.adj_t.device
+    # The direction of an edge does not matter for where its ends should be:
+    A = sp.csr_matrix((np.ones(2 * len(row), np.int8), (
+        np.concatenate([row, col]), np.concatenate([col, row]))),
+        shape=(num_nodes, num_nodes))
+    perm = (sp.csgraph.reverse_cuthill_mckee(A, symmetric_mode=True)
+            if num_nodes > 0 else np.empty(0))
+    out = torch.from_numpy(perm.astype(np.int64)).to(device)
+    batch = getattr(data, 'batch', None)
+    return out if batch is None else out[batch[out].argsort(stable=True)]
+
+
+def _permuted(adj: Any, n_id: Tensor, place: Tensor) -> Any:
+    r"""Rows and columns in another order."""
+    if isinstance(adj, SparseTensor):
+        return adj.permute(n_id)
+    layout, adj = adj.layout, adj.to_sparse_coo().coalesce()
+    out = torch.sparse_coo_tensor(place[adj.indices()], adj.values(),
+                                  adj.shape).coalesce()
+    return out if layout == torch.sparse_coo else out.to_sparse(layout=layout)
