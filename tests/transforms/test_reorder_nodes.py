@@ -125,5 +125,5 @@ def test_it_composes():
 
 def test_bad_input():
     for data in [HeteroData(), None, Data(x=torch.ones(2, 1)), [Data()]]:
-        with pytest.raises(ValueError, match='ReorderNodes.*pass a'):
+        with pytest.raises(ValueError, match=r'ReorderNodes.*pass a'):
             ReorderNodes().forward(data)

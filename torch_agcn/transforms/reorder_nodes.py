@@ -56,8 +56,9 @@ class ReorderNodes(BaseTransform):
         n_id = _order(data, num_nodes)
         place = torch.empty_like(n_id)
         place[n_id] = torch.arange(num_nodes, device=n_id.device)
-        keys = [key for key in data.keys() if isinstance(
-            data[key], (Tensor, SparseTensor))]
+        found = data.to_dict()
+        keys = [key for key in found if isinstance(
+            found[key], (Tensor, SparseTensor))]
         of_nodes = [key for key in keys if data.is_node_attr(key)]
         of_edges = [key for key in keys if data.is_edge_attr(key)]
         for key in keys:
