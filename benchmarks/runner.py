@@ -272,7 +272,8 @@ def parser(name: str, datasets: list[str], runs: int = 10,
                      metavar='NAME', help=f'of {", ".join(of)} (default: '
                      f'{" ".join(datasets)})')
     out.add_argument('--runs', type=positive, default=runs,
-                     help='with seeds from 0 on (default: %(default)s)')
+                     help='with seeds one after the other (default: '
+                     '%(default)s)')
     out.add_argument('--jobs', type=positive, default=os.cpu_count() or 1,
                      help='processes at a time (default: %(default)s)')
     out.add_argument('--quick', action='store_true',

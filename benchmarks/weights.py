@@ -42,10 +42,10 @@ def graph(dataset: str, root: str) -> Data:
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(num_nodes) % 2
     x = torch.randn(num_nodes, CHANNELS, generator=generator) + y[:, None]
-    row, col = torch.randint(num_nodes // 2, (2, num_edges // 2),
+    row, col = torch.randint(num_nodes, (2, num_edges // 2),
                              generator=generator)
     across = (torch.arange(num_edges // 2) % 10 == 0).long()
-    edges = torch.stack([2 * row, 2 * col + across])
+    edges = torch.stack([row, col - col % 2 + (row + across) % 2])
     return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], dim=1))
 
 

@@ -761,6 +761,9 @@ def test_plot_of_chance_edges():
                if hasattr(patch, 'get_height')]
     assert sum(heights) == pytest.approx(0.238, abs=1e-3)
     plt.close(figure)
+    for empty in [torch.empty(2, 0).long(), torch.zeros(2, 1).long()]:
+        with pytest.raises(ValueError, match='no edges'):
+            chance_edges(torch.randn(1, 2), empty).plot()
 
 
 @pytest.mark.parametrize('kwargs, message', [

@@ -1,5 +1,6 @@
 import itertools
 import math
+import warnings
 from contextlib import nullcontext
 
 import numpy
@@ -589,8 +590,9 @@ def dense_weights(x, edge_index, weight=None, steps=2):
     weight = torch.ones(edge_index.size(1)) if weight is None else weight
     A.index_put_((edge_index[1], edge_index[0]), weight.double(),
                  accumulate=True)
-    A = (A + A.t()) / 2
+    A = A + A.t()
     A.fill_diagonal_(0)
+    A = A * A.sum() / A.square().sum()
     length = x.double().norm(dim=1, keepdim=True)
     u = torch.where(length > 0, x / length, 0.0)
     u = torch.where(length > 0, u - u.sum(0) / (length > 0).sum(), 0.0)
@@ -724,13 +726,15 @@ def test_edges_of_weight_zero_are_no_edges():
 
 
 def test_graphs_of_a_batch_have_weights_of_their_own():
-    graphs = [clusters(), clusters(4, 10, 2), clusters(3, 0, 0)]
+    graphs = [clusters(), clusters(4, 20, 2), clusters(3, 0, 0)]
     expected = torch.cat([anisotropic_weights(*graph) for graph in graphs])
     sizes = torch.tensor([0, 30, 38])
     x = torch.cat([x for x, _ in graphs])
     edge_index = torch.cat([edges + size for (_, edges), size in zip(
         graphs, sizes)], dim=1)
     batch = torch.arange(3).repeat_interleave(torch.tensor([30, 8, 6]))
+    assert torch.equal(*(anisotropic_weights(x, edge_index, batch=b)
+                         for b in (batch, batch.int())))
     assert torch.allclose(anisotropic_weights(x, edge_index, batch=batch),
                           expected)
     perm = torch.randperm(44)  # nodes of a graph need not stand together
@@ -767,6 +771,52 @@ def test_weights_stay_where_features_say_nothing(x):
     # A pair of nodes has nothing to be compared with:
     with pytest.warns(UserWarning, match='random pairs'):
         anisotropic_weights(torch.randn(2, 3), PATH[:, :2])
+
+
+def test_weights_stay_where_edges_are_few():
+    # By luck, a few edges look like more than random pairs.
+    acts = 0
+    for seed in range(100):
+        torch.manual_seed(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            out = anisotropic_weights(torch.randn(20, 8),
+                                      torch.randint(20, (2, 30)))
+        acts += int((out < 1).any())
+    assert acts <= 5
+
+
+def test_only_ratios_of_weights_matter():
+    x, edge_index = clusters(dtype=torch.float)
+    weight = torch.rand(132)
+    out = anisotropic_weights(x, edge_index, weight)
+    assert 0.1 < (out / weight).mean() < 0.9
+    for scale in [1e-30, 1e-3, 1e10, 1e36]:
+        other = anisotropic_weights(x, edge_index, scale * weight)
+        assert (other / scale - out).abs().median() < 1e-4
+    # One-way edges are no weaker than others:
+    assert torch.equal(anisotropic_weights(x, edge_index),
+                       anisotropic_weights(x, torch.cat(
+                           [edge_index, edge_index.flip(0)], dim=1))[:132])
+
+
+def test_the_median_is_exact():
+    # Half of 28 pairs, at which a running sum of floats is not a half.
+    angle = torch.tensor([0.0, 0.5, 1.1, 1.8, 2.6, 3.5, 4.5, 5.6]).double()
+    x = torch.stack([angle.cos(), angle.sin()], dim=1)
+    pairs = torch.combinations(torch.arange(8)).t()
+    u = x - x.mean(0)
+    u = u / u.norm(dim=1, keepdim=True)
+    order = (u[pairs[0]] * u[pairs[1]]).sum(1).argsort()
+    edge_index = pairs[:, order[[0, 1, 2, 14, 20, 21, 22, 23]]]
+    assert chance_edges(x, edge_index, steps=0).share == pytest.approx(0.75)
+
+
+def test_anisotropic_weights_run_eagerly_in_compiled_code():
+    x, edge_index = clusters()
+    compiled = torch.compile(anisotropic_weights, backend='eager')
+    assert torch.equal(compiled(x, edge_index),
+                       anisotropic_weights(x, edge_index))
 
 
 def test_no_more_edges_no_less_weight():

@@ -4,6 +4,8 @@ Two nodes are compared by what they are and what their neighbors are, without
 what came over the edge between them. If edges are no more alike than random
 pairs somewhere on the scale, those edges are there by chance.
 """
+import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -23,7 +25,7 @@ NOTHING_TO_SAY = 0.9  # From here on, features cannot tell edges apart.
 
 class Pairs(NamedTuple):
     r"""The edges of an undirected graph without loops, once each. The weight
-    of a pair is the mean of what is sent either way.
+    of a pair is what is sent either way, relative to what it is on average.
     """
 
     i: Tensor
@@ -34,15 +36,10 @@ class Pairs(NamedTuple):
 class Chance(NamedTuple):
     r"""How alike the ends of edges are, and random pairs of nodes."""
 
-    shares: list[float]  # of chance edges, before smoothing and after steps
+    share: float  # of chance edges
     weight: Tensor  # of each pair: the probability that it is not by chance
     similarity: Tensor  # of each pair
     of_random: Tensor  # the similarity of each random pair
-
-    @property
-    def says_nothing(self) -> bool:
-        r"""Whether edges look as random pairs do."""
-        return self.shares[0] >= NOTHING_TO_SAY
 
 
 def to_pairs(edges: Edges, num_nodes: int,
@@ -55,37 +52,54 @@ def to_pairs(edges: Edges, num_nodes: int,
     is_loop = row == col
     key, place = torch.unique(torch.where(is_loop, num_nodes**2, key),
                               return_inverse=True)
-    total = weight.new_zeros(key.numel()).index_add(0, place, weight) / 2
     num_pairs = key.numel() - int(is_loop.any())
     key = key[:num_pairs]
+    total = weight.new_zeros(num_pairs + 1).index_add(0, place, weight)[
+        :num_pairs]
+    total = total / total.max().clamp(min=torch.finfo(dtype).tiny) if (
+        num_pairs > 0) else total
+    # An edge counts as often as it weighs, in this mean too:
+    mean = total.square().sum() / total.sum().clamp(min=1)
+    total = total / torch.where(mean > 0, mean, 1.0)
     return Pairs(key // max(num_nodes, 1), key % max(num_nodes, 1),
-                 total[:num_pairs]), place
+                 total), place
 
 
 def chance_weights(x: Tensor, edges: Edges, groups: OneGraph,
                    steps: int) -> tuple[Tensor, list[float]]:
-    r"""The probability of each edge that it is not there by chance; loops are
-    not. In graphs where features say nothing, it is one, and the share of
-    edges that look like random pairs is returned, too.
+    r"""The probability of each edge that it is not there by chance, which
+    loops are not; and for each graph where features say nothing, and all
+    probabilities are one, how many edges may look like random pairs.
     """
     out = torch.ones_like(edges.row, dtype=x.dtype)
     unsure = []
     for features, part, some in groups.graphs(x, edges):
         pairs, place = to_pairs(part, features.size(0), x.dtype)
-        found = find_chance(features, pairs, steps)
-        if found.says_nothing:
-            unsure.append(found.shares[0])
-        else:
-            out[some] = torch.cat([found.weight, out.new_ones(1)])[place]
+        comparisons = find_chance(features, pairs, steps)
+        found = next(comparisons)
+        most = min(1.0, found.share + sampling_error(pairs))
+        if most >= NOTHING_TO_SAY:
+            unsure.append(most)
+            continue
+        for found in comparisons:  # noqa: B007
+            pass
+        out[some] = torch.cat([found.weight, out.new_ones(1)])[place]
     return out, unsure
 
 
-def find_chance(x: Tensor, pairs: Pairs, steps: int,
-                always: bool = False) -> Chance:
-    r"""Compares the ends of edges with random pairs, first by their features
-    alone, then :obj:`steps` times by the sums over their neighborhoods with
-    the weights found before. It stops early where features say nothing,
-    unless it must not.
+def sampling_error(pairs: Pairs) -> float:
+    r"""How far the share of chance edges may be off by luck. Edges of little
+    weight hardly count.
+    """
+    weight = pairs.weight.double()
+    count = float(weight.sum()**2 / weight.square().sum().clamp(min=1e-300))
+    return 2 / math.sqrt(count) if count > 0 else 0.0
+
+
+def find_chance(x: Tensor, pairs: Pairs, steps: int) -> Iterator[Chance]:
+    r"""Compares the ends of edges with random pairs: by their features alone,
+    then :obj:`steps` times by the sums over their neighborhoods with the
+    weights found before.
     """
     num_nodes, num_pairs = x.size(0), pairs.i.numel()
     u = centred_directions(x)
@@ -97,18 +111,15 @@ def find_chance(x: Tensor, pairs: Pairs, steps: int,
     bar = tqdm(total=(steps + 1) * (num_pairs + random[0].numel()), delay=3,
                desc='Chance edges', unit='pair', unit_scale=True)
     with bar:
-        nothing = torch.zeros_like(pairs.weight)
-        out = _compare(u, u, pairs, nothing, random, bar)
-        shares = out.shares
+        found = _compare(u, u, pairs, torch.zeros_like(pairs.weight), random,
+                         bar)
+        yield found
         for _ in range(steps):
-            if out.says_nothing and not always:
-                break
-            weight = out.weight * pairs.weight
+            weight = found.weight * pairs.weight
             total = u + CSR(order.rowptr, order.col,
                             weight[order.value]).product(u)
-            out = _compare(total, u, pairs, weight, random, bar)
-            shares = [*shares, *out.shares]
-    return out._replace(shares=shares)
+            found = _compare(total, u, pairs, weight, random, bar)
+            yield found
 
 
 def centred_directions(x: Tensor) -> Tensor:
@@ -134,9 +145,11 @@ def random_pairs(num_nodes: int,
     if num_nodes * (num_nodes - 1) // 2 <= RANDOM_PAIRS:
         i, j = torch.triu_indices(num_nodes, num_nodes, 1, device=device)
         return i, j
-    generator = torch.Generator().manual_seed(0)
-    i = torch.randint(num_nodes, (RANDOM_PAIRS, ), generator=generator)
-    step = torch.randint(1, num_nodes, (RANDOM_PAIRS, ), generator=generator)
+    generator = torch.Generator('cpu').manual_seed(0)
+    i = torch.randint(num_nodes, (RANDOM_PAIRS, ), generator=generator,
+                      device='cpu')
+    step = torch.randint(1, num_nodes, (RANDOM_PAIRS, ), generator=generator,
+                         device='cpu')
     return i.to(device), ((i + step) % num_nodes).to(device)
 
 
@@ -145,7 +158,7 @@ def _compare(total: Tensor, u: Tensor, pairs: Pairs, weight: Tensor,
     similarity = _similarity(total, u, pairs.i, pairs.j, weight, bar)
     of_random = _similarity(total, u, *random, None, bar)
     share, weight = posterior(similarity, pairs.weight, of_random)
-    return Chance([share], weight, similarity, of_random)
+    return Chance(share, weight, similarity, of_random)
 
 
 def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
@@ -155,17 +168,17 @@ def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
     for some in blocks(i.numel(), u.size(1), BLOCK):
         a = total.index_select(0, i[some])
         b = total.index_select(0, j[some])
-        lengths = a.square().sum(-1) * b.square().sum(-1)
-        least = 1e-6 * lengths
+        length = a.norm(dim=-1) * b.norm(dim=-1)
+        least = 1e-5 * length
         if weight is not None:
             w = weight[some].unsqueeze(-1)
             a.addcmul_(w, u.index_select(0, j[some]), value=-1)
             b.addcmul_(w, u.index_select(0, i[some]), value=-1)
-            lengths = a.square().sum(-1) * b.square().sum(-1)
+            length = a.norm(dim=-1) * b.norm(dim=-1)
         # Where nothing is left, or rounding alone, nothing is known:
-        known = lengths > least
+        known = length > least
         out[some] = torch.where(known, (a * b).sum(-1) / torch.where(
-            known, lengths, 1.0).sqrt(), 0.0)
+            known, length, 1.0), 0.0)
         bar.update(out[some].numel())
     return out
 
@@ -180,18 +193,21 @@ def posterior(similarity: Tensor, weight: Tensor,
     level, of_edges = _histogram(similarity, weight)
     _, of_pairs = _histogram(of_random, torch.ones_like(of_random))
     # Half of the random pairs are no more alike than this:
-    middle = int(torch.searchsorted(of_pairs.cumsum(0), 0.5))
+    middle = int(torch.searchsorted(of_pairs.cumsum(0),
+                                    of_random.numel() / 2))
+    of_edges = of_edges / of_edges.sum()
+    of_pairs = of_pairs / of_random.numel()
     share = min(1.0, float(of_edges[:middle + 1].sum()
                            / of_pairs[:middle + 1].sum()))
     by_chance = share * _falling_ratio(of_pairs, of_edges)
-    return share, (1 - by_chance).clamp(0, 1)[level].to(weight.dtype)
+    return share, (1 - by_chance).clamp(0, 1)[level].to(
+        weight.device, weight.dtype)
 
 
 def _histogram(similarity: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The level of each, and the share of the weight of each level."""
+    r"""The level of each, and the weight of each level, on the CPU."""
     level = ((similarity.clamp(-1, 1) + 1) * LEVELS).round().long().cpu()
-    count = torch.bincount(level, weight.double().cpu(), 2 * LEVELS + 1)
-    return level.to(similarity.device), count / count.sum()
+    return level, torch.bincount(level, weight.double().cpu(), 2 * LEVELS + 1)
 
 
 def _falling_ratio(above: Tensor, below: Tensor) -> Tensor:

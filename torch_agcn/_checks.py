@@ -157,9 +157,8 @@ def check_edges(owner: str, row: Tensor, col: Tensor, weight: OptTensor,
         least, most = (float(v) for v in weight.detach().aminmax())
         if not (least >= 0 and most < math.inf):
             refuse(owner, f'an edge weight of {least:g} to {most:g}',
-                   'the energy is a sum over edges that must not be '
-                   'negative: pass finite weights >= 0, e.g. '
-                   "'edge_weight.abs()'")
+                   'edges must not count less than nothing: pass finite '
+                   "weights >= 0, e.g. 'edge_weight.abs()'")
 
 
 def check_batch(owner: str, batch: Any, batch_size: Any,

@@ -80,7 +80,8 @@ class ManyGraphs(OneGraph):
     def graphs(self, x: Tensor,
                edges: Edges) -> Iterator[tuple[Tensor, Edges, Any]]:
         nodes = _members(self.batch, self.size)
-        number = torch.empty_like(self.batch)  # of a node in its graph
+        number = torch.empty_like(  # of a node in its graph
+            self.batch, dtype=torch.long)
         for some in nodes:
             number[some] = torch.arange(some.numel(), device=x.device)
         for some, of_edges in zip(nodes, _members(self.batch[edges.row],

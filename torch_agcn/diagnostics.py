@@ -42,7 +42,8 @@ class ChanceEdges(NamedTuple):
 
     Example:
         >>> ChanceEdges((0.6, 0.5), similarity=torch.tensor([0.0, 0.9]),
-        ...             of_random=torch.tensor([-0.1, 0.1])).share
+        ...             of_random=torch.tensor([-0.1, 0.1]),
+        ...             weight=torch.ones(2)).share
         0.5
     """
 
@@ -54,6 +55,8 @@ class ChanceEdges(NamedTuple):
     similarity: Tensor
     #: The similarity of each random pair.
     of_random: Tensor
+    #: The weight of each undirected edge, by which it counts.
+    weight: Tensor
 
     @property
     def share(self) -> float:
@@ -67,21 +70,26 @@ class ChanceEdges(NamedTuple):
         Returns:
             The :class:`matplotlib.figure.Figure`.
         """
-        _optional('matplotlib', 'ChanceEdges.plot')
+        name = 'ChanceEdges.plot'
+        _optional('matplotlib', name)
         import matplotlib.pyplot as plt
+
+        if float(self.weight.sum()) == 0:
+            _checks.refuse(name, 'no edges', 'pass a graph with edges')
 
         figure, ax = plt.subplots(figsize=(5, 3), layout='constrained')
         both = torch.cat([self.of_random, self.similarity]).tolist()
 
-        def bars(values: Tensor, share: float, **style: Any) -> None:
+        def bars(values: Tensor, weight: Tensor, **style: Any) -> None:
             ax.hist(values.tolist(), bins=60, range=(min(both), max(both)),
-                    weights=[share / values.numel()] * values.numel(),
-                    **style)
+                    weights=weight.tolist(), **style)
 
-        bars(self.of_random, self.share, color='#d55e00', alpha=0.6,
+        size = self.of_random.numel()
+        bars(self.of_random, torch.full((size, ), self.share / size),
+             color='#d55e00', alpha=0.6,
              label=f'by chance: {self.share:.0%} of the edges')
-        bars(self.similarity, 1.0, histtype='step', color='black',
-             label='all edges')
+        bars(self.similarity, self.weight / self.weight.sum(),
+             histtype='step', color='black', label='all edges')
         ax.set(xlabel='similarity of two nodes and their neighbors',
                ylabel='share of the edges')
         ax.grid(alpha=0.3)
@@ -119,12 +127,12 @@ def chance_edges(
             are compared. (default: :obj:`2`)
 
     Example:
-        >>> x = torch.tensor([[1., 0.], [1., 0.], [1., 0.],
-        ...                   [0., 1.], [0., 1.], [0., 1.]])
-        >>> edge_index = torch.tensor([[0, 0, 1, 2, 3, 3, 4],
-        ...                            [1, 2, 2, 3, 4, 5, 5]])
+        >>> x = torch.eye(2).repeat_interleave(5, dim=0)
+        >>> clique = torch.combinations(torch.arange(5)).t()
+        >>> edge_index = torch.cat([clique, clique + 5,
+        ...                         torch.tensor([[0], [9]])], dim=1)
         >>> chance_edges(x, edge_index)
-        ChanceEdges(share=0.238, shares=(0.238, 0.238, 0.238), num_edges=7)
+        ChanceEdges(share=0.086, shares=(0.086, 0.086, 0.086), num_edges=21)
 
     Then, :obj:`chance_edges(x, edge_index).plot()` shows both distributions.
     """
@@ -137,8 +145,10 @@ def chance_edges(
     edges = to_edges(owner, edge_index, edge_weight, (x.size(0), x.size(0)),
                      x.dtype)
     pairs, _ = to_pairs(edges, x.size(0), x.dtype)
-    found = find_chance(x, pairs, steps, always=True)
-    return ChanceEdges(tuple(found.shares), found.similarity, found.of_random)
+    found = list(find_chance(x, pairs, steps))
+    return ChanceEdges(tuple(step.share for step in found),
+                       found[-1].similarity, found[-1].of_random,
+                       pairs.weight)
 
 
 class Record(NamedTuple):

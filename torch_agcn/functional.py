@@ -20,7 +20,12 @@ from torch_agcn._energy import row_dot
 from torch_agcn._graph import Laplacian, Messages
 from torch_agcn._groups import OneGraph, groups_of
 from torch_agcn._spmm import CSR
-from torch_agcn._tracing import accumulation_dtype, can_look, is_traced
+from torch_agcn._tracing import (
+    accumulation_dtype,
+    can_look,
+    is_traced,
+    run_eagerly,
+)
 
 __all__ = [
     'anisotropic_gate',
@@ -221,14 +226,15 @@ def anisotropic_weights(
 
     .. math::
         c_{ij} = 1 - \pi \frac{f_0(s_{ij})}{f(s_{ij})}, \quad s_{ij} =
-        \cos(\mathbf{h}_i - c_{ij} \mathbf{u}_j, \mathbf{h}_j - c_{ij}
-        \mathbf{u}_i), \quad \mathbf{h}_i = \mathbf{u}_i + \sum_{k \in
-        \mathcal{N}(i)} c_{ik} \mathbf{u}_k
+        \cos(\mathbf{h}_i - c_{ij} A_{ij} \mathbf{u}_j, \mathbf{h}_j - c_{ij}
+        A_{ij} \mathbf{u}_i), \quad \mathbf{h}_i = \mathbf{u}_i + \sum_k
+        c_{ik} A_{ik} \mathbf{u}_k
 
     that edges are not there by chance, times the given weights.
     :math:`\mathbf{u}_i = \mathbf{x}_i / \| \mathbf{x}_i \| -
     \textrm{mean}` are directions, and :math:`\mathbf{h}_i` forgets what came
-    over the edge in question.
+    over the edge in question. The weights :math:`A_{ij}` are taken in both
+    directions and relative to their mean.
     :math:`f` is the distribution of similarities :math:`s` over edges,
     :math:`f_0` that over random pairs of nodes, their ratio a decreasing
     function, and :math:`\pi` the share of chance edges: where :math:`s` is
@@ -236,9 +242,9 @@ def anisotropic_weights(
     Nothing is learnt from labels, and nothing is to be set.
 
     If the features of neighbors are as different as those of random pairs
-    (:math:`\pi \geq 0.9` without neighborhoods), features cannot tell a
-    wrong edge from a right one. Then all weights stay as they are, with a
-    warning.
+    (:math:`\pi \geq 0.9` without neighborhoods, or as far as can be said of
+    so few edges), features cannot tell a wrong edge from a right one.
+    Then all weights stay as they are, with a warning.
 
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
@@ -252,13 +258,16 @@ def anisotropic_weights(
         row of a sparse matrix. It does not lead back to a gradient.
 
     Example:
-        >>> x = torch.tensor([[1., 0.], [1., 0.], [1., 0.],
-        ...                   [0., 1.], [0., 1.], [0., 1.]])
-        >>> edge_index = torch.tensor([[0, 0, 1, 2, 3, 3, 4],
-        ...                            [1, 2, 2, 3, 4, 5, 5]])
-        >>> anisotropic_weights(x, edge_index)
-        tensor([0.8889, 0.8889, 0.8889, 0.0000, 0.8889, 0.8889, 0.8889])
+        >>> x = torch.eye(2).repeat_interleave(5, dim=0)
+        >>> clique = torch.combinations(torch.arange(5)).t()
+        >>> edge_index = torch.cat([clique, clique + 5,
+        ...                         torch.tensor([[0], [9]])], dim=1)
+        >>> anisotropic_weights(x, edge_index)[-3:]  # The last is wrong.
+        tensor([0.9600, 0.9600, 0.0000])
     """
+    if torch.compiler.is_dynamo_compiling():
+        return run_eagerly(anisotropic_weights, x, edge_index, edge_weight,
+                           steps, batch, batch_size)
     owner = 'anisotropic_weights'
     _checks.check_steps(owner, steps)
     _checks.check_features(owner, x, node_dim=0)
@@ -268,9 +277,9 @@ def anisotropic_weights(
     if unsure:
         warnings.warn(
             f"'{owner}' leaves the weights of {len(unsure)} graph(s) as they "
-            f'are: {max(unsure):.0%} of the edges look like random pairs of '
-            f'nodes, so features cannot tell wrong edges from right ones',
-            stacklevel=3)
+            f'are: up to {max(unsure):.0%} of the edges look like random '
+            f'pairs of nodes, so features cannot tell wrong edges from right '
+            f'ones', stacklevel=3)
     return weight if edges.weight is None else weight * edges.weight
 
 

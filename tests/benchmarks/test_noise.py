@@ -98,18 +98,21 @@ def test_estimate(tmp_path):
     assert frame.values.tolist()[0][:3] == ['Cora', '100%', '0.50']
 
 
-def test_validation_chooses():
+def test_validation_chooses(monkeypatch):
+    monkeypatch.setattr(noise, 'configurations', lambda _: ['a', 'b'])
     rows = pd.DataFrame([
         dict(method='gcn', dataset='Cora', attack='random', level=0.5,
              weighted=w, settings=settings, val_score=score)
         for w, settings, score in [(0, 'a', 70.), (0, 'b', 71.),
-                                   (1, 'a', 75.), (1, 'b', 75.)]])
+                                   (1, 'a', 75.), (1, 'b', 75.),
+                                   (1, 'gone', 99.)]])
     assert noise.chosen(rows) == {('gcn', 'Cora', 'random', 0.5, 0): 'b',
                                   ('gcn', 'Cora', 'random', 0.5, 1): 'a'}
 
 
-def test_budgets_are_equal_or_less():
-    assert max(len(noise.configurations(m)) for m in noise.GRIDS) == 6
+def test_no_peer_has_less_to_choose_from():
+    for method in noise.PEERS:
+        assert len(noise.configurations(method)) == 12
     for method in noise.FAMILIES['random'].weighted:
         assert len(noise.configurations(method)) == 4
     cells = noise.cells(['random'], ['Cora'], ['mlp', 'gcn', 'gnnguard'])
@@ -147,6 +150,19 @@ def test_tables_by_hand(tmp_path, monkeypatch):
     assert all(path.exists() for path in noise.draw(rows, tmp_path))
     assert noise.draw(rows[:0], tmp_path) == []
     assert noise.claims(rows) == []
+
+
+def test_rows_of_graphs_by_nature(monkeypatch, tmp_path):
+    monkeypatch.setattr(noise, 'ESTIMATES', Table(tmp_path / 'none.csv', [
+        'dataset']))
+    rows = rows_of({('mlp', 0, 0.0): [80.], ('gcn', 0, 0.0): [60.]}).assign(
+        attack='none', dataset='texas')
+    more = rows_of({('gcn', 0, 0.0): [30.], ('appnp', 0, 0.0): [5.]}).assign(
+        attack='none', dataset='actor')
+    frame, = noise.tables(pd.concat([rows, more])).values()
+    assert frame.values.tolist() == [
+        ['MLP', '80.0 (1)', '–'], ['GCN', '60.0 (1)', '30.0 (1)'],
+        ['APPNP', '–', '5.0 (1)']]
 
 
 def test_main_searches_first(monkeypatch, tmp_path):

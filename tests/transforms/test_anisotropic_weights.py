@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.transforms as T
@@ -11,14 +12,14 @@ from torch_agcn.functional import anisotropic_weights
 from torch_agcn.transforms import AnisotropicWeights, KNNGraph
 
 
-def graph(num_nodes=12, num_edges=40):
+def graph(num_nodes=20, num_edges=160):
     r"""Two clusters, and some edges between them."""
     y = torch.arange(num_nodes) % 2
     edge_index = torch.randint(num_nodes, (2, num_edges))
     is_inside = torch.arange(num_edges) % 5 > 0
     edge_index[1, is_inside] = (edge_index[1] - edge_index[1] % 2
                                 + edge_index[0] % 2)[is_inside] % num_nodes
-    return Data(x=torch.randn(num_nodes, 5) + 4 * y[:, None], y=y,
+    return Data(x=torch.randn(num_nodes, 5) + 6 * y[:, None] - 3, y=y,
                 edge_index=edge_index)
 
 
@@ -29,32 +30,39 @@ def test_it_sets_weights():
     assert torch.equal(out.edge_weight, weight)
     assert 'edge_weight' not in data  # PyG's transforms copy.
     # Given weights are multiplied:
-    data.edge_weight = torch.rand(40)
+    data.edge_weight = torch.rand(160)
     out = AnisotropicWeights()(data)
     assert torch.equal(out.edge_weight, anisotropic_weights(
         data.x, data.edge_index, data.edge_weight))
     assert GCNConv(5, 3)(out.x, out.edge_index, out.edge_weight).shape == (
-        12, 3)
+        20, 3)
     assert str(AnisotropicWeights(threshold=0.5)) == (
         'AnisotropicWeights(steps=2, threshold=0.5)')
 
 
 def test_a_threshold_drops_edges():
     data = graph()
-    data.edge_attr, data.edge_weight = torch.randn(40, 3), torch.rand(40)
-    weight = anisotropic_weights(data.x, data.edge_index)
-    threshold = float(weight.median())
+    data.edge_attr, data.edge_weight = torch.randn(160, 3), torch.rand(160)
+    data.name, data.edge_id = [str(i) for i in range(160)], np.arange(160)
+    data.edge_label = torch.arange(160)
+    weight = anisotropic_weights(data.x, data.edge_index, data.edge_weight)
+    weight = weight / data.edge_weight
+    threshold = float(weight.median()) - 1e-6
     keep = weight >= threshold
     out = AnisotropicWeights(threshold=threshold)(data)
-    assert 0 < keep.sum() < 40
+    assert 0 < keep.sum() < 160
     for key in ['edge_attr', 'edge_weight']:
         assert torch.equal(out[key], data[key][keep])
     assert torch.equal(out.edge_index, data.edge_index[:, keep])
     assert torch.equal(out.x, data.x) and torch.equal(out.y, data.y)
+    some = keep.nonzero().view(-1).tolist()
+    assert out.name == [str(i) for i in some]
+    assert out.edge_id.tolist() == some
+    assert out.edge_label.numel() == 160  # edges to be found, not to be used
 
 
 def test_batches_are_graphs_one_by_one():
-    graphs = [graph(), graph(8, 19), graph(4, 0)]
+    graphs = [graph(), graph(16, 99), graph(4, 0)]
     transform = AnisotropicWeights()
     batch = transform(Batch.from_data_list(graphs))
     assert torch.allclose(batch.edge_weight, torch.cat(
@@ -101,6 +109,8 @@ def test_bad_input():
                    dict(threshold=2.0), dict(threshold='0')]:
         with pytest.raises(ValueError, match=next(iter(kwargs))):
             AnisotropicWeights(**kwargs)
+    with pytest.raises(ValueError, match="type 'int'"):
+        AnisotropicWeights().forward(3)
     with pytest.raises(ValueError, match='features and a graph'):
         AnisotropicWeights()(Data(x=torch.randn(3, 2)))
     data = T.ToSparseTensor(layout=torch.sparse_csr)(graph())

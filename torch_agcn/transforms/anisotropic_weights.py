@@ -1,6 +1,8 @@
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.data.storage import EdgeStorage
@@ -24,6 +26,8 @@ class AnisotropicWeights(BaseTransform):
     instead.
 
     In heterogeneous graphs, it acts on edges between nodes of one type.
+    In batches, each graph has weights of its own; to take a batch apart
+    again, transform the graphs before.
 
     Args:
         steps (int, optional): How often neighborhoods are summed before they
@@ -35,16 +39,15 @@ class AnisotropicWeights(BaseTransform):
 
     Example:
         >>> from torch_geometric.data import Data
-        >>> x = torch.tensor([[1., 0.], [1., 0.], [1., 0.],
-        ...                   [0., 1.], [0., 1.], [0., 1.]])
-        >>> edge_index = torch.tensor([[0, 0, 1, 2, 3, 3, 4],
-        ...                            [1, 2, 2, 3, 4, 5, 5]])
+        >>> x = torch.eye(2).repeat_interleave(5, dim=0)
+        >>> clique = torch.combinations(torch.arange(5)).t()
+        >>> edge_index = torch.cat([clique, clique + 5,
+        ...                         torch.tensor([[0], [9]])], dim=1)
         >>> data = Data(x=x, edge_index=edge_index)
-        >>> AnisotropicWeights()(data).edge_weight
-        tensor([0.8889, 0.8889, 0.8889, 0.0000, 0.8889, 0.8889, 0.8889])
-        >>> AnisotropicWeights(threshold=0.5)(data).edge_index
-        tensor([[0, 0, 1, 3, 3, 4],
-                [1, 2, 2, 4, 5, 5]])
+        >>> AnisotropicWeights()(data).edge_weight[-3:]  # The last is wrong.
+        tensor([0.9600, 0.9600, 0.0000])
+        >>> AnisotropicWeights(threshold=0.5)(data)
+        Data(x=[10, 2], edge_index=[2, 20])
     """
 
     def __init__(self, steps: int = 2,
@@ -60,6 +63,10 @@ class AnisotropicWeights(BaseTransform):
 
     def forward(self, data: Data | HeteroData) -> Data | HeteroData:
         r"""Weighs or drops the edges."""
+        if not isinstance(data, (Data, HeteroData)):
+            _checks.refuse(self.__class__.__name__,
+                           f"data of type '{type(data).__name__}'",
+                           "pass a 'Data' or 'HeteroData' object")
         for store in data.edge_stores:
             nodes: Any = data
             if isinstance(data, HeteroData):
@@ -82,13 +89,24 @@ class AnisotropicWeights(BaseTransform):
             store.edge_weight = anisotropic_weights(
                 x, adj, store.get('edge_weight'), self.steps, batch)
         else:
-            weight = anisotropic_weights(x, adj, None, self.steps, batch)
-            keep = weight >= self.threshold
-            keys = [key for key in store if store.is_edge_attr(key)]
-            for key in keys:
-                dim = store._parent().__cat_dim__(key, store[key], store)
-                store[key] = store[key].index_select(
-                    dim, keep.nonzero().view(-1))
+            given = store.get('edge_weight')
+            weight = anisotropic_weights(x, adj, given, self.steps, batch)
+            self._drop(store, weight >= self.threshold * (
+                1.0 if given is None else given.view(-1)))
+
+    def _drop(self, store: EdgeStorage, keep: Tensor) -> None:
+        some = keep.nonzero().view(-1)
+        keys = [key for key in store if store.is_edge_attr(key)
+                and not key.startswith('edge_label')]  # which are to be found
+        for key in keys:
+            value = store[key]
+            if isinstance(value, Tensor):
+                dim = store._parent().__cat_dim__(key, value, store)
+                store[key] = value.index_select(dim, some)
+            elif isinstance(value, np.ndarray):
+                store[key] = value[some.cpu().numpy()]
+            elif isinstance(value, (list, tuple)):
+                store[key] = type(value)(value[i] for i in some.tolist())
 
     def _apply_to_matrix(self, store: EdgeStorage, x: Any,
                          batch: Any) -> None:
