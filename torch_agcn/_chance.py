@@ -81,9 +81,8 @@ def chance_weights(x: Tensor, edges: Edges, groups: OneGraph,
         if most >= NOTHING_TO_SAY:
             unsure.append(most)
             continue
-        for found in comparisons:  # noqa: B007
-            pass
-        out[some] = torch.cat([found.weight, out.new_ones(1)])[place]
+        last = [found, *comparisons][-1]
+        out[some] = torch.cat([last.weight, out.new_ones(1)])[place]
     return out, unsure
 
 

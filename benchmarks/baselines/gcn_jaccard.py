@@ -16,6 +16,8 @@ before the second alone and weight decay on both.
 Two nodes without a word have no similarity, and lose their edge. DeepRobust
 divides by zero there.
 """
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -57,21 +59,10 @@ def prune(data: Data, threshold: float) -> Data:
     return data.edge_subgraph(torch.from_numpy(similarity >= threshold))
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    threshold: float = 0.01,
-    hidden_channels: int = 16,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 200,
-    patience: int = 10,
-) -> Run:
-    r"""Drops edges, then trains the GCN."""
+def run(data: Data, seed: int, *, threshold: float = 0.01,
+        **settings: Any) -> Run:
+    r"""Drops edges, then trains the GCN with the settings it has."""
     pruned = prune(data, threshold)
-    out = gcn.run(pruned, seed, hidden_channels=hidden_channels, p=p, lr=lr,
-                  weight_decay=weight_decay, epochs=epochs, patience=patience)
+    out = gcn.run(pruned, seed, **settings)
     out.extra['kept'] = pruned.num_edges / max(data.num_edges, 1)
     return out
