@@ -350,6 +350,7 @@ def wide(rows: pd.DataFrame, **where: Any) -> pd.DataFrame:
     for key, value in where.items():
         rows = rows[rows[key] == value]
     rows = rows[rows.settings == rows.groupby(KEYS).settings.transform('last')]
+    rows = rows.drop_duplicates([*KEYS, 'seed'])
     return rows.pivot(index='seed', columns=['method', 'weighted', 'level'],
                       values='test_score')
 
@@ -417,8 +418,10 @@ def estimates(rows: pd.DataFrame) -> pd.DataFrame:
     told apart: means over the runs.
     """
     lines = []
-    for (dataset, level), part in rows.groupby(['dataset', 'level'],
-                                               sort=False):
+    order = {name: i for i, name in enumerate(CITATION)}
+    for (dataset, level), part in sorted(
+            rows.groupby(['dataset', 'level']),
+            key=lambda group: (order[group[0][0]], group[0][1])):
         mean = part[['true_share', 'share', 'auc', 'own_weight',
                      'added_weight']].mean()
         auc, added = (f'{mean[key]:{form}}' if level > 0 else '–'
