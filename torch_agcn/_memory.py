@@ -11,8 +11,8 @@ def keep_memory() -> bool:
     the next ones.
 
     By default, the C library hands tensors of more than 32 MiB back to the
-    system and gets them anew page by page, which can be a third of the time of
-    a training step on a large graph, for PyG's layers as for ours.
+    system and gets them anew page by page, in each training step on a large
+    graph, for PyG's layers as for ours.
     Call it once at the start of a program, before tensors are made.
 
     The process keeps the most memory it ever had until it ends, and some more
