@@ -3,13 +3,13 @@ r"""Attacks on the edges of an undirected graph without self-loops.
 All return new edges, both directions of each, sorted. The budget is a share
 of the undirected edges there are; a change adds or deletes one.
 """
+import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric import seed_everything
-from torch_geometric.contrib.nn import PRBCDAttack
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
@@ -155,6 +155,9 @@ def prbcd(model: Module, data: Data, share: float, seed: int, *,
     <https://arxiv.org/abs/2110.14038>`_ (2021), PyG's, with true labels and
     the paper's loss; the block is as large as is affordable.
     """
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', '.*contains experimental code')
+        from torch_geometric.contrib.nn import PRBCDAttack
     seed_everything(seed)
     budget = budget_of(data.edge_index, share)
     if budget == 0:

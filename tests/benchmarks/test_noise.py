@@ -144,6 +144,11 @@ def test_tables_by_hand(tmp_path, monkeypatch):
         ['Cora', 'GCN + weights', 'GCN', '+0.0 ± 0.0', '+7.5 ± 6.4'],
         ['Cora', 'GCN + weights', 'GCN-SVD', '–', '+17.5 ± 6.4'],
         ['Cora', 'GCN + weights', 'GNNGuard', '–', '+4.5 ± 6.4']]
+    short, = noise.readme_tables(rows).values()
+    line = dict(zip(short[''], short.values.tolist()))
+    assert line['GCN + weights'][1:4] == ['81.0', '–', '77.5']
+    assert line['GCN + weights'][-1] == '2'
+    assert line['gain of GCN'][1:4] == ['+0.0 ± 0.0', '–', '+7.5 ± 6.4']
     old = rows.assign(settings='old', test_score=0.)
     again = noise.tables(pd.concat([old, rows]))
     assert next(iter(again.values())).equals(scores)
