@@ -147,9 +147,8 @@ def fit(
                   {'params': rest}]
     optimizer = torch.optim.Adam(params, lr=lr)
     train = data.train_mask
-    weights = {}
-    if 'edge_weight' in data:
-        weights['edge_weight'] = data.edge_weight
+    edge_weight = getattr(data, 'edge_weight', None)
+    weights = {} if edge_weight is None else {'edge_weight': edge_weight}
 
     best, state, best_epoch, epoch = float('inf'), None, 0, 0
     losses = []
