@@ -1,11 +1,14 @@
 import math
 import sys
+from functools import partial
 
 import pytest
 import torch
 import torch_geometric.transforms as T
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN
+from torch_geometric.testing import withPackage
+from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import erdos_renyi_graph, to_undirected
 
 from torch_agcn import label_expansion
@@ -151,6 +154,19 @@ def test_walk_in_all_forms_of_a_graph():
     torch.testing.assert_close(2 * scaled, expected)
 
 
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+def test_walk_on_a_sparse_tensor():
+    # Edges that stand twice weigh twice, in every form.
+    edge_index = torch.cat([BARBELL, BARBELL, torch.tensor([[3], [3]])], dim=1)
+    adj = SparseTensor.from_edge_index(edge_index, None, (7, 7)).t()
+    expected = co_training(edge_index, Y, MASK, 1)
+    out = co_training(adj, Y, MASK, 1)
+    assert torch.equal(out.pseudo_y, expected.pseudo_y)
+    assert torch.equal(partially_absorbing_walk(adj, Y, MASK),
+                       partially_absorbing_walk(edge_index, Y, MASK))
+
+
 def test_walk_needs_scipy(monkeypatch):
     monkeypatch.setitem(sys.modules, 'scipy.sparse', None)
     with pytest.raises(ImportError, match=r'torch_agcn\[labels\]'):
@@ -191,11 +207,11 @@ def test_co_training_on_a_barbell():
     y, mask = labels(0, -1, -1, -1, -1, -1, 1)
     out = co_training(BARBELL, y, mask, num_added=2)
     assert out.train_mask.tolist() == [1, 1, 1, 0, 1, 1, 1]
-    assert out.y.tolist() == [0, 0, 0, -1, 1, 1, 1]
+    assert out.pseudo_y.tolist() == [0, 0, 0, -1, 1, 1, 1]
     # The inputs are as they were.
     assert y.tolist() == [0, -1, -1, -1, -1, -1, 1] and int(mask.sum()) == 2
     none = co_training(BARBELL, y, mask, 0)
-    assert torch.equal(none.train_mask, mask) and torch.equal(none.y, y)
+    assert torch.equal(none.train_mask, mask) and torch.equal(none.pseudo_y, y)
     one = co_training(BARBELL, y, mask, torch.tensor([0, 1]))
     assert one.train_mask.tolist() == [1, 0, 0, 0, 0, 1, 1]
 
@@ -205,12 +221,12 @@ def test_co_training_claims():
     # nearer one. Nothing replaces what a class has lost.
     y, mask = labels(0, -1, -1, -1, -1, 1)
     out = co_training(path(6), y, mask, 4)
-    assert out.y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert out.pseudo_y.tolist() == [0, 0, 0, 1, 1, 1]
     out = co_training(path(6), y, mask, [4, 2])
-    assert out.y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert out.pseudo_y.tolist() == [0, 0, 0, 1, 1, 1]
     # A tie goes to the lower class, and of tied nodes the lower is taken.
     y, mask = labels(1, -1, 0)
-    assert co_training(path(3), y, mask, 1).y.tolist() == [1, 0, 0]
+    assert co_training(path(3), y, mask, 1).pseudo_y.tolist() == [1, 0, 0]
     star = graph((0, 1), (0, 2), (0, 3), (0, 4))
     out = co_training(star, *labels(0, -1, -1, -1, -1), 2)
     assert out.train_mask.tolist() == [1, 1, 1, 0, 0]
@@ -222,7 +238,7 @@ def test_co_training_between_components():
     edge_index = graph((0, 1), (1, 2), (2, 3), (4, 5), (5, 6), (7, 8))
     y, mask = labels(0, -1, -1, 0, 1, -1, -1, -1, -1, -1)
     out = co_training(edge_index, y, mask, 100)
-    assert out.y.tolist() == [0, 0, 0, 0, 1, 1, 1, -1, -1, -1]
+    assert out.pseudo_y.tolist() == [0, 0, 0, 0, 1, 1, 1, -1, -1, -1]
     assert out.train_mask.tolist() == [1] * 7 + [0] * 3
     # A small component is surer than a large one: 1e6 / 3 and 1e6 / 4.
     y[4], mask[0] = 0, False
@@ -230,14 +246,47 @@ def test_co_training_between_components():
     assert out.train_mask.nonzero().flatten().tolist() == [3, 4, 5, 6]
 
 
-def test_candidates():
+def test_excluded_nodes_are_never_added():
     y, mask = labels(0, -1, -1, -1, -1, 1)
-    candidates = torch.tensor([1, 0, 1, 1, 1, 1], dtype=torch.bool)
-    out = co_training(path(6), y, mask, 1, candidates)
-    assert out.y.tolist() == [0, -1, 0, -1, 1, 1]
     logits = torch.tensor([[5., 0], [4, 0], [3, 0], [2, 0], [0, 1], [0, 2]])
-    out = self_training(logits, y, mask, 2, candidates)
-    assert out.y.tolist() == [0, -1, 0, 0, 1, 1]
+    # As a mask, and by number. A label that is known stays.
+    for exclude in [torch.tensor([1, 1, 0, 0, 0, 0]).bool(),
+                    torch.tensor([1]), torch.tensor([1, 0, 1])]:
+        out = co_training(path(6), y, mask, 1, exclude=exclude)
+        assert out.pseudo_y.tolist() == [0, -1, 0, -1, 1, 1]
+        out = self_training(logits, y, mask, 2, exclude=exclude)
+        assert out.pseudo_y.tolist() == [0, -1, 0, 0, 1, 1]
+    none = torch.empty(0, dtype=torch.long)
+    assert co_training(path(6), y, mask, 1, exclude=none).pseudo_y.tolist() \
+        == co_training(path(6), y, mask, 1).pseudo_y.tolist()
+
+
+def test_no_test_node_of_cora_is_labelled(tmp_path):
+    data = Planetoid(tmp_path, 'Cora')[0]
+    held_out = data.val_mask | data.test_mask
+    args = data.y, data.train_mask, 20
+    for expand in [partial(co_training, data.edge_index, *args),
+                   partial(self_training, torch.randn(2708, 7), *args)]:
+        assert bool((expand().train_mask & held_out).any())
+        out = expand(exclude=held_out)
+        assert int((out.train_mask & ~data.train_mask).sum()) > 100
+        assert not bool((out.train_mask & held_out).any())
+
+
+def test_given_labels_stay_apart():
+    # True labels of nodes without a label in training are not handed on, so
+    # that who measures by what comes back sees it at once.
+    y = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    mask = torch.tensor([1, 0, 0, 0, 0, 0, 1]).bool()
+    walk = co_training(BARBELL, y, mask, 1)
+    own = self_training(torch.eye(2)[y], y, mask, 1)
+    for out in [walk, own, union(walk, own), intersection(walk, own),
+                union((mask, y), (mask, y)),
+                intersection((mask, y), (mask, y))]:
+        assert out._fields == ('train_mask', 'pseudo_y')
+        assert bool((out.pseudo_y[~out.train_mask] == -1).all())
+        assert torch.equal(out.pseudo_y[out.train_mask], y[out.train_mask])
+    assert y.tolist() == [0, 0, 0, 1, 1, 1, 1] and int(mask.sum()) == 2
 
 
 def test_self_training():
@@ -248,12 +297,12 @@ def test_self_training():
     y, mask = labels(1, -1, -1, -1, -1, 2)
     out = self_training(p.log(), y, mask, [1, 1, 3])
     assert out.train_mask.tolist() == [1, 1, 0, 1, 1, 1]
-    assert out.y.tolist() == [1, 0, -1, 2, 1, 2]
+    assert out.pseudo_y.tolist() == [1, 0, -1, 2, 1, 2]
     # More than there are, and sizes for the classes with labels only:
     out = self_training(p.log() + 7, y, mask, 100)
-    assert out.y.tolist() == [1, 0, 0, 2, 1, 2]
+    assert out.pseudo_y.tolist() == [1, 0, 0, 2, 1, 2]
     y[5] = 0
-    assert self_training(p.log(), y, mask, [1, 0]).y.tolist() == [
+    assert self_training(p.log(), y, mask, [1, 0]).pseudo_y.tolist() == [
         1, 0, -1, -1, -1, 0]
 
 
@@ -261,7 +310,7 @@ def test_self_training_ties():
     y, mask = labels(0, -1, -1, -1, -1)
     logits = torch.zeros(5, 2)  # class 0 by the first rule, 1 to 4 tied
     out = self_training(logits, y, mask, 2)
-    assert out.y.tolist() == [0, 0, 0, -1, -1]
+    assert out.pseudo_y.tolist() == [0, 0, 0, -1, -1]
     # Both are 1.0 in single precision; the second is the surer one.
     logits[:, 0] = torch.tensor([0., 20., 25., 0., 0.])
     out = self_training(logits, y, mask, 1)
@@ -270,7 +319,7 @@ def test_self_training_ties():
 
 def test_union_and_intersection():
     # Node 0 has a label. Then: both agree, both disagree, one alone, the
-    # other alone, none. What neither adds keeps what was there.
+    # other alone, none. Entries outside of the masks do not count.
     given = torch.tensor([0, 5, 6, 7, 8, 9])
     a = Expansion(torch.tensor([1, 1, 1, 1, 0, 0], dtype=torch.bool),
                   torch.tensor([0, 1, 1, 2, 8, 9]))
@@ -279,15 +328,16 @@ def test_union_and_intersection():
     for first, second in [(a, b), (b, a)]:
         out = union(first, second)
         assert out.train_mask.tolist() == [1, 1, 0, 1, 1, 0]
-        assert out.y.tolist() == [0, 1, -1, 2, 3, 9]
+        assert out.pseudo_y.tolist() == [0, 1, -1, 2, 3, -1]
         out = intersection(first, second)
         assert out.train_mask.tolist() == [1, 1, 0, 0, 0, 0]
-        assert out.y.tolist() == [0, 1, -1, 7, 8, 9]
+        assert out.pseudo_y.tolist() == [0, 1, -1, -1, -1, -1]
     start = Expansion(torch.tensor([True] + [False] * 5), given)
     for out, expected in [(union(a, start), a), (intersection(a, start),
                                                  start), (union(a, a), a)]:
-        assert torch.equal(out.train_mask, expected.train_mask)
-        assert torch.equal(out.y, expected.y)
+        mask = out.train_mask
+        assert torch.equal(mask, expected.train_mask)
+        assert torch.equal(out.pseudo_y[mask], expected.pseudo_y[mask])
 
 
 def test_labels_of_others_are_never_read(tmp_path):
@@ -308,8 +358,8 @@ def test_labels_of_others_are_never_read(tmp_path):
         for one, other in zip(honest, expand(y)):
             mask = one.train_mask
             assert torch.equal(mask, other.train_mask)
-            assert torch.equal(one.y[mask], other.y[mask])
-            assert torch.equal(one.y[data.train_mask],
+            assert torch.equal(one.pseudo_y, other.pseudo_y)
+            assert torch.equal(one.pseudo_y[data.train_mask],
                                data.y[data.train_mask])
     walk, own, either, both = honest
     assert int(walk.train_mask.sum()) > 140 + 400
@@ -325,7 +375,7 @@ def test_stock_training_loop(tmp_path):
     for c in range(7):  # two labels per class
         few[(data.train_mask & (data.y == c)).nonzero().flatten()[:2]] = True
 
-    def train(data: Data):
+    def train(data: Data, labels: Expansion):
         torch.manual_seed(0)
         model = GCN(data.num_features, 16, 2, 7)
         optimizer = torch.optim.Adam(model.parameters(), 0.05,
@@ -334,17 +384,16 @@ def test_stock_training_loop(tmp_path):
             optimizer.zero_grad()
             out = model(data.x, data.edge_index)
             torch.nn.functional.cross_entropy(
-                out[data.train_mask], data.y[data.train_mask]).backward()
+                out[labels.train_mask],
+                labels.pseudo_y[labels.train_mask]).backward()
             optimizer.step()
-        return model(data.x, data.edge_index).argmax(dim=-1)
+        hit = model(data.x, data.edge_index).argmax(dim=-1) == data.y
+        return float(hit[data.test_mask].float().mean())
 
-    y, test = data.y, data.test_mask
-    data.train_mask = few
-    before = float((train(data) == y)[test].float().mean())
-    size = expansion_size(data.edge_index, y, few)
-    data.train_mask, data.y = co_training(data.edge_index, y, few, size)
-    after = float((train(data) == y)[test].float().mean())
-    assert after > before + 0.03
+    before = train(data, Expansion(few, data.y))
+    args = data.edge_index, data.y, few
+    size = expansion_size(*args)
+    assert train(data, co_training(*args, size)) > before + 0.03
 
 
 # Bad input ###################################################################
@@ -359,7 +408,14 @@ Y, MASK = labels(0, -1, -1, -1, -1, -1, 1)
     (r'train_mask\[:, 0\]', lambda: co_training(
         BARBELL, Y, torch.stack([MASK, MASK], 1), 1)),
     ('torch.bool', lambda: co_training(BARBELL, Y, MASK.long(), 1)),
-    ('candidates', lambda: co_training(BARBELL, Y, MASK, 1, MASK[:3])),
+    ('exclude', lambda: co_training(BARBELL, Y, MASK, 1, exclude=MASK[:3])),
+    ('exclude', lambda: co_training(BARBELL, Y, MASK, 1, exclude=Y)),
+    ('exclude', lambda: self_training(
+        torch.zeros(7, 2), Y, MASK, 1, exclude=torch.tensor([7]))),
+    ('exclude', lambda: self_training(
+        torch.zeros(7, 2), Y, MASK, 1, exclude=torch.rand(7))),
+    # What was called 'candidates', the opposite, is not taken for weights:
+    ('edge_weight', lambda: co_training(BARBELL, Y, MASK, 1, ~MASK)),
     ('one node at', lambda: expansion_size(BARBELL, Y, MASK & False)),
     ('negative', lambda: partially_absorbing_walk(BARBELL, Y, ~MASK)),
     ('num_classes=1', lambda: partially_absorbing_walk(
@@ -372,6 +428,7 @@ Y, MASK = labels(0, -1, -1, -1, -1, -1, 1)
     ('node 7', lambda: co_training(graph((0, 7)), Y, MASK, 1)),
     ('without edges', lambda: expansion_size(BARBELL[:, :0], Y, MASK)),
     ('num_layers', lambda: expansion_size(BARBELL, Y, MASK, -1)),
+    ('num_layers', lambda: expansion_size(BARBELL, Y, MASK, 10**9)),
     ('expansion_size', lambda: co_training(BARBELL, Y, MASK, -1)),
     ('expansion_size', lambda: co_training(BARBELL, Y, MASK, [1])),
     ('expansion_size', lambda: co_training(BARBELL, Y, MASK, 0.5)),
@@ -389,10 +446,39 @@ def test_bad_input(match, call):
         call()
 
 
+@pytest.mark.parametrize('label', [7, 10**9, 2**62])
+def test_labels_that_are_no_class_numbers(label):
+    # One column of scores per class: a billion of them are 56 GB.
+    y = Y.clone()
+    y[6] = label
+    for call in [lambda: expansion_size(BARBELL, y, MASK),
+                 lambda: partially_absorbing_walk(BARBELL, y, MASK),
+                 lambda: co_training(BARBELL, y, MASK, 1),
+                 lambda: co_training(BARBELL, y, MASK, torch.tensor(1))]:
+        with pytest.raises(ValueError, match=f'a label {label} for 7 nodes; '
+                           'number the classes'):
+            call()
+    with pytest.raises(ValueError, match='logits'):
+        self_training(torch.zeros(7, 2), y, MASK, 1)
+
+
+def test_more_classes_than_nodes_if_asked_for():
+    y = Y.clone()
+    y[6] = 7
+    out = partially_absorbing_walk(BARBELL, y, MASK, num_classes=8)
+    assert out.size() == (7, 8)
+    size = expansion_size(BARBELL, y, MASK, num_classes=8)
+    assert size.tolist() == [2, 0, 0, 0, 0, 0, 0, 2]
+    out = co_training(BARBELL, y, MASK, size)
+    assert out.pseudo_y.tolist() == [0, 0, 0, -1, 7, 7, 7]
+    out = self_training(torch.eye(8)[out.pseudo_y], y, MASK, 1)
+    assert int(out.train_mask.sum()) == 4
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
 def test_on_cuda():
     y, mask = Y.cuda(), MASK.cuda()
     size = expansion_size(BARBELL.cuda(), y, mask)
     out = co_training(BARBELL.cuda(), y, mask, size)
     expected = co_training(BARBELL, Y, MASK, size.cpu())
-    assert torch.equal(out.y.cpu(), expected.y)
+    assert torch.equal(out.pseudo_y.cpu(), expected.pseudo_y)

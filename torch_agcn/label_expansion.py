@@ -7,27 +7,28 @@ that a random walk (:meth:`co_training`) or a model that was trained already
 and then one trains afresh. :meth:`union` and :meth:`intersection` combine two
 such expansions.
 
-All of these return an :class:`Expansion`, a pair of a new :obj:`train_mask`
-and a new :obj:`y`, which replace the old ones in a training loop:
+All of these return an :class:`Expansion`: the nodes to train on, and their
+labels apart from :obj:`y`, which stays as it is and is what to measure by:
 
 .. code-block:: python
 
     size = expansion_size(data.edge_index, data.y, data.train_mask)
-    free = ~data.val_mask
-    walk = co_training(data.edge_index, data.y, data.train_mask, size, free)
-    logits = train(data)  # as usual
-    own = self_training(logits, data.y, data.train_mask, size, free)
+    held_out = data.val_mask | data.test_mask
+    more = co_training(data.edge_index, data.y, data.train_mask, size,
+                       exclude=held_out)
 
-    more = copy.copy(data)
-    more.train_mask, more.y = union(walk, own)
-    logits = train(more)
-    hit = (logits.argmax(dim=-1) == data.y)[data.test_mask]
+    loss = F.cross_entropy(out[more.train_mask],
+                           more.pseudo_y[more.train_mask])  # in training
+    hit = (out.argmax(dim=-1) == data.y)[data.test_mask]    # as before
 
 Of :obj:`y`, only the entries of :obj:`train_mask` are ever looked at; the
-others may hold anything. Nodes of the test set may be added, with a label that
-was guessed: *accuracy is to be measured by the old* :obj:`y`, as in the last
-line above. Nodes of the validation set are best left out, as above, if the
-same loop takes its validation loss from the new :obj:`y`.
+others may hold anything.
+
+.. warning::
+    Without :obj:`exclude`, any node without a label may be added, as in the
+    paper: nodes of the test set as well, with a label that was guessed.
+    Accuracy by :obj:`y` is still right, but accuracy by :obj:`pseudo_y`
+    never is.
 """
 import math
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import Adj, OptTensor
 
+from torch_agcn import _checks
 from torch_agcn._edges import to_edges
 
 __all__ = [
@@ -53,6 +55,8 @@ __all__ = [
 # former are fast where all nodes are near each other, the latter where they
 # are far apart (and factors therefore sparse).
 MAX_STEPS = 1000
+# Scores of nodes times classes, 16 GB: more are refused unless asked for.
+MAX_SCORES = 2**31
 
 
 class Expansion(NamedTuple):
@@ -61,18 +65,19 @@ class Expansion(NamedTuple):
     Args:
         train_mask (torch.Tensor): The nodes that had a label and those that
             were added, of type :obj:`torch.bool`.
-        y (torch.Tensor): The guessed labels of the nodes that were added, and
-            what was there before for all others.
+        pseudo_y (torch.Tensor): The labels to train on: given ones, guessed
+            ones for the nodes that were added, and :obj:`-1` for all nodes
+            outside of :obj:`train_mask`. Do not measure accuracy by them.
 
     Example:
-        >>> train_mask, y = Expansion(torch.tensor([True, True, False]),
-        ...                           torch.tensor([0, 1, 1]))
-        >>> y[train_mask]
+        >>> more = Expansion(torch.tensor([True, True, False]),
+        ...                  torch.tensor([0, 1, -1]))
+        >>> more.pseudo_y[more.train_mask]
         tensor([0, 1])
     """
 
     train_mask: Tensor
-    y: Tensor
+    pseudo_y: Tensor
 
 
 def expansion_size(
@@ -114,10 +119,12 @@ def expansion_size(
             more than the largest label. (default: :obj:`None`)
     """
     owner = 'expansion_size'
-    num_classes = _check_labels(y, train_mask, num_classes, owner)
-    if num_layers < 0 or factor < 0:
-        raise ValueError(f"'{owner}' needs 'num_layers' and 'factor' that are "
-                         f'not negative (got {num_layers} and {factor})')
+    num_classes = _num_classes(_check_labels(y, train_mask, owner),
+                               num_classes, y.numel(), owner)
+    _checks.check_whole(owner, num_layers=num_layers, factor=factor)
+    if num_layers > 1000:
+        _checks.refuse(owner, f'num_layers={num_layers}', 'pass 1000 at most')
+    _checks.check_values(owner, edge_index=edge_index)
     N = y.numel()
     edges = to_edges(owner, edge_index, None, (N, N), torch.double)
     E = int((edges.row != edges.col).sum())
@@ -196,10 +203,13 @@ def partially_absorbing_walk(
     except ImportError as error:
         raise ImportError(f"'{owner}' requires 'pip install "
                           f"torch_agcn[labels]'") from error
-    num_classes = _check_labels(y, train_mask, num_classes, owner)
-    if not 0 < alpha < math.inf:
+    num_classes = _num_classes(_check_labels(y, train_mask, owner),
+                               num_classes, y.numel(), owner)
+    if not _checks.is_number(alpha) or not 0 < alpha < math.inf:
         raise ValueError(f"'{owner}' needs a finite 'alpha' above zero (got "
                          f'{alpha}): without an end, walks get everywhere')
+    _checks.check_values(owner, edge_index=edge_index,
+                         edge_weight=edge_weight)
     N = y.numel()
     row, col, weight = to_edges(owner, edge_index, edge_weight, (N, N),
                                 torch.double).weighted(torch.double)
@@ -268,9 +278,10 @@ def co_training(
     y: Tensor,
     train_mask: Tensor,
     num_added: Tensor | Sequence[int] | int,
-    candidates: OptTensor = None,
     edge_weight: OptTensor = None,
     alpha: float = 1e-6,
+    *,
+    exclude: OptTensor = None,
 ) -> Expansion:
     r"""Adds the nodes that a random walk is most sure of: those with the
     highest scores by :meth:`partially_absorbing_walk` for each class.
@@ -284,11 +295,12 @@ def co_training(
         >>> path = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4],
         ...                      [1, 0, 2, 1, 3, 2, 4, 3]])
         >>> y = torch.tensor([0, -1, -1, -1, 1])
-        >>> train_mask, y = co_training(path, y, y >= 0, num_added=1)
-        >>> train_mask
-        tensor([ True,  True, False,  True,  True])
-        >>> y
+        >>> co_training(path, y, y >= 0, num_added=1).pseudo_y
         tensor([ 0,  0, -1,  1,  1])
+        >>> held_out = torch.tensor([1])
+        >>> co_training(path, y, y >= 0, num_added=1,
+        ...             exclude=held_out).pseudo_y
+        tensor([ 0, -1,  0,  1,  1])
 
     Args:
         edge_index (torch.Tensor or SparseTensor): The undirected graph, in
@@ -297,20 +309,24 @@ def co_training(
         train_mask (torch.Tensor): The nodes whose labels are known.
         num_added (torch.Tensor or list or int): The number of nodes to add at
             most, for each class, e.g. by :meth:`expansion_size`, or for all.
-        candidates (torch.Tensor, optional): The nodes that may be added, of
-            type :obj:`torch.bool`. By default, all that have no label.
-            (default: :obj:`None`)
         edge_weight (torch.Tensor, optional): The weights of the edges.
             (default: :obj:`None`)
         alpha (float, optional): The rate at which walks end.
             (default: :obj:`1e-6`)
+        exclude (torch.Tensor, optional): The nodes that are never added, as
+            a mask or by number, *e.g.*, those of validation and test. By
+            default, any node without a label may be added.
+            (default: :obj:`None`)
     """
     owner = 'co_training'
-    known = _check_labels(y, train_mask, None, owner)
+    known = _check_labels(y, train_mask, owner)
+    if not isinstance(num_added, (list, tuple)) and (
+            getattr(num_added, 'ndim', 0) == 0):  # one for all classes
+        known = _num_classes(known, None, y.numel(), owner)
     num_added = _check_num_added(num_added, known, None, owner)
     score = partially_absorbing_walk(edge_index, y, train_mask, edge_weight,
                                      alpha, num_added.numel())
-    return _expand(score, y, train_mask, num_added, candidates, owner)
+    return _expand(score, y, train_mask, num_added, exclude, owner)
 
 
 def self_training(
@@ -318,7 +334,8 @@ def self_training(
     y: Tensor,
     train_mask: Tensor,
     num_added: Tensor | Sequence[int] | int,
-    candidates: OptTensor = None,
+    *,
+    exclude: OptTensor = None,
 ) -> Expansion:
     r"""Adds the nodes that a trained model is most sure of: of those that it
     puts into a class, the ones with the highest probability by softmax.
@@ -329,10 +346,7 @@ def self_training(
 
         >>> logits = torch.tensor([[9., 0.], [3., 0.], [2., 0.], [0., 1.]])
         >>> y = torch.tensor([1, -1, -1, -1])
-        >>> train_mask, y = self_training(logits, y, y >= 0, num_added=1)
-        >>> train_mask
-        tensor([ True,  True, False,  True])
-        >>> y
+        >>> self_training(logits, y, y >= 0, num_added=1).pseudo_y
         tensor([ 1,  0, -1,  1])
 
     Args:
@@ -342,27 +356,31 @@ def self_training(
         train_mask (torch.Tensor): The nodes whose labels are known.
         num_added (torch.Tensor or list or int): The number of nodes to add at
             most, for each class, e.g. by :meth:`expansion_size`, or for all.
-        candidates (torch.Tensor, optional): The nodes that may be added, of
-            type :obj:`torch.bool`. By default, all that have no label.
+        exclude (torch.Tensor, optional): The nodes that are never added, as
+            a mask or by number, *e.g.*, those of validation and test. By
+            default, any node without a label may be added.
             (default: :obj:`None`)
     """
     owner = 'self_training'
-    known = _check_labels(y, train_mask, None, owner)
-    if (logits.dim() != 2 or logits.size(0) != y.numel()
+    known = _check_labels(y, train_mask, owner)
+    _checks.check_floats(owner, logits=logits)
+    _checks.check_devices(owner, y.device, logits=logits)
+    if (not _checks.is_dense(logits) or logits.dim() != 2
+            or logits.size(0) != y.numel()
             or logits.size(1) < known):
         raise ValueError(f"'{owner}' got 'logits' of shape "
                          f'{list(logits.shape)}; pass a row for each of the '
                          f'{y.numel()} nodes and a column for each of the '
                          f'{known} classes or more')
-    if bool(logits.isnan().any()):
-        raise ValueError(f"'{owner}' got 'logits' with NaN; lower the "
+    if not bool((logits < math.inf).all()):
+        raise ValueError(f"'{owner}' got 'logits' with NaN or inf; lower the "
                          f'learning rate, say, and train again')
     num_added = _check_num_added(num_added, known, logits.size(1), owner)
     # In double, as many nodes of a sure model tie at 1.0 in single precision.
     confidence, label = logits.detach().double().softmax(dim=-1).max(dim=-1)
     score = torch.zeros_like(logits, dtype=torch.double)
     score.scatter_(1, label[:, None], confidence[:, None])
-    return _expand(score, y, train_mask, num_added, candidates, owner)
+    return _expand(score, y, train_mask, num_added, exclude, owner)
 
 
 def union(
@@ -377,21 +395,17 @@ def union(
 
         >>> y = torch.tensor([0, 0, 1, -1])
         >>> other = torch.tensor([0, 1, -1, 1])
-        >>> train_mask, y = union((y >= 0, y), (other >= 0, other))
-        >>> train_mask
-        tensor([ True, False,  True,  True])
-        >>> y
+        >>> union((y >= 0, y), (other >= 0, other)).pseudo_y
         tensor([ 0, -1,  1,  1])
 
     Args:
-        first (tuple): A pair of :obj:`train_mask` and :obj:`y`.
-        second (tuple): Another one.
+        first (Expansion): An expansion.
+        second (Expansion): Another one.
     """
     mask, y, other_mask, other_y = _check_pairs(first, second, 'union')
     conflict = mask & other_mask & (y != other_y)
-    y = torch.where(other_mask & ~mask, other_y, y)
-    return Expansion((mask | other_mask) & ~conflict,
-                     y.masked_fill(conflict, -1))
+    return _only(torch.where(mask, y, other_y),
+                 (mask | other_mask) & ~conflict)
 
 
 def intersection(
@@ -399,37 +413,29 @@ def intersection(
     second: tuple[Tensor, Tensor],
 ) -> Expansion:
     r"""The nodes that two expansions of the same labels both have, with the
-    same label. If they give a node different labels, it has :obj:`-1`.
+    same label.
 
     .. code-block:: python
 
         >>> y = torch.tensor([0, 0, 1, -1])
         >>> other = torch.tensor([0, 1, -1, 1])
-        >>> train_mask, y = intersection((y >= 0, y), (other >= 0, other))
-        >>> train_mask
-        tensor([ True, False, False, False])
-        >>> y
+        >>> intersection((y >= 0, y), (other >= 0, other)).pseudo_y
         tensor([ 0, -1, -1, -1])
 
     Args:
-        first (tuple): A pair of :obj:`train_mask` and :obj:`y`.
-        second (tuple): Another one.
+        first (Expansion): An expansion.
+        second (Expansion): Another one.
     """
     mask, y, other_mask, other_y = _check_pairs(first, second, 'intersection')
-    conflict = mask & other_mask & (y != other_y)
-    # What the first alone added is, in the second, as it was before.
-    y = torch.where(mask & ~other_mask, other_y, y)
-    return Expansion(mask & other_mask & ~conflict,
-                     y.masked_fill(conflict, -1))
+    return _only(y, mask & other_mask & (y == other_y))
 
 
 def _expand(score: Tensor, y: Tensor, train_mask: Tensor, num_added: Tensor,
-            candidates: OptTensor, owner: str) -> Expansion:
+            exclude: OptTensor, owner: str) -> Expansion:
     r"""Adds the nodes with the highest scores above zero of each column."""
     free = ~train_mask
-    if candidates is not None:
-        _check_mask(candidates, y, 'candidates', owner)
-        free = free & candidates
+    if exclude is not None:
+        free = free & ~_check_nodes(exclude, y, owner)
     score = torch.where(free[:, None], score, 0.0)
     order = score.argsort(dim=0, descending=True, stable=True)
     claim = torch.zeros_like(score)
@@ -438,38 +444,62 @@ def _expand(score: Tensor, y: Tensor, train_mask: Tensor, num_added: Tensor,
         claim[nodes, c] = score[nodes, c]
     highest, label = claim.max(dim=-1)  # the first of equal ones
     added = highest > 0
-    return Expansion(train_mask | added, torch.where(added, label, y))
+    return _only(torch.where(added, label, y), train_mask | added)
+
+
+def _only(y: Tensor, train_mask: Tensor) -> Expansion:
+    return Expansion(train_mask, y.masked_fill(~train_mask, -1))
 
 
 # Checks ######################################################################
 
 
-def _check_labels(y: Tensor, train_mask: Tensor, num_classes: int | None,
-                  owner: str) -> int:
-    r"""The number of classes."""
-    if y.dim() != 1 or y.dtype != torch.long:
-        raise ValueError(f"'{owner}' got 'y' of shape {list(y.shape)} and "
-                         f"type '{y.dtype}'; pass one number of type "
-                         f'torch.long per node')
-    _check_mask(train_mask, y, 'train_mask', owner)
+def _check_labels(y: Tensor, train_mask: Tensor, owner: str) -> int:
+    r"""One more than the largest label."""
+    _checks.check_values(owner, y=y)
+    if not _checks.is_dense(y) or y.dim() != 1 or y.dtype != torch.long:
+        _checks.refuse(owner, _checks.given('y', y), 'pass one number of '
+                       'type torch.long per node')
+    _checks.check_mask(owner, y.numel(), train_mask=train_mask)
+    _checks.check_devices(owner, y.device, train_mask=train_mask)
     labels = y[train_mask]
     if labels.numel() == 0 or int(labels.min()) < 0:
         raise ValueError(f"'{owner}' needs a 'train_mask' with one node at "
                          f'least, and with labels from 0 on; leave out nodes '
                          f'whose label is negative')
-    known = int(labels.max()) + 1
+    return int(labels.max()) + 1
+
+
+def _num_classes(known: int, num_classes: int | None, num_nodes: int,
+                 owner: str) -> int:
+    r"""The number of classes, by which memory is asked for."""
+    if num_classes is None and known > min(num_nodes, MAX_SCORES // num_nodes):
+        raise ValueError(f"'{owner}' got a label {known - 1} for {num_nodes} "
+                         f'nodes; number the classes from 0 on, e.g. by '
+                         f"'y.unique(return_inverse=True)', or say how many "
+                         f"there are by 'num_classes' or the length of "
+                         f"'num_added'")
+    if num_classes is not None:
+        _checks.check_whole(owner, num_classes=num_classes)
     if num_classes is not None and num_classes < known:
         raise ValueError(f"'{owner}' got num_classes={num_classes}, but there "
                          f'is a label {known - 1}; pass {known} at least')
     return known if num_classes is None else num_classes
 
 
-def _check_mask(mask: Tensor, y: Tensor, name: str, owner: str) -> None:
-    if mask.dtype != torch.bool or mask.shape != y.shape:
-        raise ValueError(f"'{owner}' got '{name}' of shape "
-                         f"{list(mask.shape)} and type '{mask.dtype}'; pass "
-                         f'{y.numel()} of type torch.bool, one per node (of '
-                         f"many splits, one column, e.g. '{name}[:, 0]')")
+def _check_nodes(nodes: Tensor, y: Tensor, owner: str) -> Tensor:
+    r"""Nodes as a mask."""
+    if getattr(nodes, 'dtype', None) == torch.bool:
+        _checks.check_mask(owner, y.numel(), exclude=nodes)
+        _checks.check_devices(owner, y.device, exclude=nodes)
+        return nodes
+    if not _checks.is_dense(nodes) or nodes.dim() != 1:
+        _checks.refuse(owner, _checks.given('exclude', nodes),
+                       'pass a mask, or numbers of nodes (torch.long)')
+    _checks.check_numbers(owner, nodes.numel(), y.numel(), exclude=nodes)
+    _checks.check_devices(owner, y.device, exclude=nodes)
+    return torch.zeros_like(y, dtype=torch.bool).index_fill(0, nodes.long(),
+                                                            True)
 
 
 def _check_num_added(num_added: Tensor | Sequence[int] | int, least: int,
@@ -477,22 +507,31 @@ def _check_num_added(num_added: Tensor | Sequence[int] | int, least: int,
     r"""A number for each class, of which there are some that must have one
     and some that may.
     """
-    out = torch.as_tensor(num_added)
-    if out.dim() == 0:
-        out = out.expand(most or least)
-    if (out.dim() != 1 or not least <= out.numel() <= (most or out.numel())
-            or out.is_floating_point() or out.dtype == torch.bool
-            or int(out.min()) < 0):
+    given: Any = num_added
+    if isinstance(given, Tensor):
+        given = given.tolist() if _checks.is_dense(given) and (
+            not given.is_meta) else None
+    elif hasattr(given, 'tolist'):  # of NumPy
+        given = given.tolist()
+    if not isinstance(given, (list, tuple)):
+        given = [given] * (most or least)
+    if not least <= len(given) <= (most or len(given)) or not all(
+            map(_checks.is_whole, given)):
         raise ValueError(f"'{owner}' got num_added={num_added} for {least} "
                          f'classes; pass a whole number >= 0 for each, e.g. '
                          f"by 'expansion_size', or one for all")
-    return out
+    return torch.tensor(given)
 
 
 def _check_pairs(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor],
                  owner: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    for mask, y in [first, second]:
-        _check_labels(y, mask, None, owner)
+    for pair in (first, second):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            _checks.refuse(owner, f"'first' or 'second' of type "
+                           f"'{type(pair).__name__}'", "pass pairs of "
+                           "'train_mask' and 'y'")
+        _check_labels(pair[1], pair[0], owner)
+    _checks.check_devices(owner, None, first=first, second=second)
     if first[1].shape != second[1].shape:
         raise ValueError(f"'{owner}' got expansions of {first[1].numel()} and "
                          f'{second[1].numel()} nodes; pass two of one graph')
