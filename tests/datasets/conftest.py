@@ -11,7 +11,7 @@ from torch_agcn.datasets import _fetch
 def network(request, monkeypatch):
     r"""Every attempt to leave the machine, none of which succeeds."""
     tried = []
-    if 'data' in request.keywords:
+    if request.node.get_closest_marker('data'):
         return tried
 
     def urlopen(url, timeout):

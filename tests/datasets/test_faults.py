@@ -108,6 +108,64 @@ def test_a_root_that_may_not_be_written(name, tmp_path, monkeypatch):
     assert torch.equal(data.edge_index, expected.edge_index)
 
 
+@pytest.mark.parametrize('name', list(DATASETS))
+def test_a_root_that_is_no_text(name, tmp_path):
+    root = os.path.join(str(tmp_path), os.fsdecode(b'\xff\xfe'))
+    try:
+        os.mkdir(root)
+    except (OSError, UnicodeError):
+        pytest.skip('no such names on this platform')
+    expected = DATASETS[name](root)
+    times = {path: path.stat().st_mtime_ns
+             for path in Path(root).rglob('*.pt')}
+    assert times
+    assert torch.equal(DATASETS[name](root).x, expected.x)
+    # It is read, and not made anew:
+    assert times == {path: path.stat().st_mtime_ns for path in times}
+
+
+@pytest.mark.parametrize('name', list(DATASETS))
+def test_no_home(name, tmp_path, monkeypatch):
+    for key in ['HOME', 'USERPROFILE', 'XDG_CACHE_HOME', 'TMPDIR']:
+        monkeypatch.delenv(key, raising=False)
+    assert DATASETS[name](str(tmp_path)).num_nodes > 1000
+
+
+def load_again_and_again(name, root, barrier):
+    barrier.wait(60)
+    for kwargs in [{}, {'force_reload': True}, {'pre_transform': Scale(2)},
+                   {'pre_transform': Scale(3)}]:
+        cls = Planetoid if name == 'Cora' else ImageGraph
+        data = cls(root, name, **kwargs)[0]
+        scale = getattr(kwargs.get('pre_transform'), 'factor', 1)
+        assert data.x.max() == scale
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, data):
+        data.x = self.factor * data.x
+        return data
+
+
+@pytest.mark.skipif('fork' not in multiprocessing.get_all_start_methods(),
+                    reason='no fork on this platform')
+@pytest.mark.parametrize('name', list(DATASETS))
+def test_processes_on_one_root(name, tmp_path):
+    context = multiprocessing.get_context('fork')
+    args = (name, str(tmp_path), context.Barrier(2))
+    processes = [context.Process(target=load_again_and_again, args=args)
+                 for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert not list(tmp_path.rglob('.*'))
+
+
 def test_what_the_dead_left_is_swept(tmp_path):
     for name in ['.part-old', '.part-new']:
         (tmp_path / name).mkdir()

