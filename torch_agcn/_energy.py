@@ -8,7 +8,16 @@ from torch import Tensor
 from torch_agcn._edges import Edges
 from torch_agcn._graph import Graph, Laplacian, Operator
 from torch_agcn._groups import OneGraph
-from torch_agcn._spmm import CSR, define
+from torch_agcn._spmm import (
+    ALL,
+    CSR,
+    Rounded,
+    blocks,
+    define,
+    is_low,
+    lead_back,
+    take,
+)
 from torch_agcn._tracing import (
     accumulation_dtype,
     can_look,
@@ -17,23 +26,6 @@ from torch_agcn._tracing import (
     lazy_property,
     uses_custom_ops,
 )
-
-ALL = slice(None)
-
-
-def blocks(num_rows: int, width: int, size: int = 2**17) -> list[slice]:
-    r"""Blocks of rows small enough to stay in the processor's cache while
-    several operations pass over them, and for malloc to keep their memory.
-    """
-    step = max(size // max(width, 1), 1)
-    if num_rows <= step:
-        return [ALL]
-    return [slice(i, i + step) for i in range(0, num_rows, step)]
-
-
-def take(x: Tensor, some: slice) -> Tensor:
-    r"""Some rows of :obj:`[*, N, F]`."""
-    return x if some is ALL else x[..., some, :]
 
 
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
@@ -94,6 +86,10 @@ def step(h: Tensor, ph: Tensor, gate: Tensor | None, groups: OneGraph,
 class Energy:
     r"""An energy, and the hop that it gates."""
 
+    # Whether it is measured on what is propagated, too, which may then not be
+    # rounded.
+    looks_ahead = True
+
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
              beta: float | Tensor) -> Tensor | None:
         r"""The gate of features :obj:`h`, which :obj:`ph` are propagated
@@ -105,7 +101,7 @@ class Energy:
             beta: float | Tensor,
             residual: bool) -> tuple[Tensor, Tensor | None]:
         r"""Propagates, measures, and steps as far as the gate is open."""
-        ph = graph.P(h)
+        ph = graph.P(h) if self.looks_ahead else graph.propagate(h)
         gate = self.gate(h, ph, graph, groups, beta)
         return step(h, ph, gate, groups, residual), gate
 
@@ -115,6 +111,8 @@ class Energy:
 
 class Total(Energy):
     r"""The paper's energy."""
+
+    looks_ahead = False
 
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
              beta: float | Tensor) -> Tensor | None:
@@ -321,17 +319,15 @@ class Sums:
         return bool(((whole > 2.0**-80) & (whole < 2.0**80)).all())
 
 
-def relative_sums(h: Tensor, ph: Tensor, L: Laplacian,
-                  groups: OneGraph) -> Sums:
+def relative_sums(h: Tensor, ph: Tensor, L: Laplacian, groups: OneGraph,
+                  mean: Tensor | None = None) -> Sums:
     r"""Takes all sums from :math:`\mathbf{H}` and
     :math:`\mathbf{P} \mathbf{H}`.
     """
     is_whole = is_traced() or (torch.is_grad_enabled() and ph.requires_grad)
     parts = [ALL] if is_whole else blocks(h.size(-2), h.size(-1))
     weight = groups.sum(L.mean_degree)
-    mean = total([groups.of_nodes(some).sum_rows(
-        take(h, some) * take(L.terms.weight, some)) for some in parts])
-    mean = mean / _positive(weight).unsqueeze(-1)
+    mean = _mean(h, L, groups, parts) if mean is None else mean
     rough, spread = (total(list(found)) for found in zip(*(
         _sums_of_rows(take(h, some), take(ph, some), mean, L,
                       groups.of_nodes(some), some) for some in parts)))
@@ -339,6 +335,13 @@ def relative_sums(h: Tensor, ph: Tensor, L: Laplacian,
         lone = groups.sum(L.terms.lone.squeeze(-1)) * mean.square().sum(-1)
         rough, spread = rough + lone, spread + lone
     return Sums(rough, spread, weight, mean)
+
+
+def _mean(h: Tensor, L: Laplacian, groups: OneGraph,
+          parts: list[slice]) -> Tensor:
+    out = total([groups.of_nodes(some).sum_rows(
+        take(h, some) * take(L.terms.weight, some)) for some in parts])
+    return out / _positive(groups.sum(L.mean_degree)).unsqueeze(-1)
 
 
 def _sums_of_rows(h: Tensor, ph: Tensor, mean: Tensor, L: Laplacian,
@@ -386,22 +389,24 @@ def _fused_hop(h: Tensor, graph: Graph, groups: OneGraph,
     with one product in the backward pass; :obj:`None` for features whose
     squares are out of range.
     """
-    dtype = accumulation_dtype(h.dtype)
+    dtype, adj, mean = accumulation_dtype(h.dtype), _matrix_of(graph, h), None
     with torch.no_grad():
-        ph = graph.P.product(h)  # type: ignore[union-attr]
-        sums = relative_sums(h.to(dtype), ph.to(dtype), graph.L, groups)
+        if isinstance(adj, Rounded):
+            ph, mean = _rounded_product(h.to(dtype), adj, graph.L, groups)
+        else:
+            ph = adj.product(h)
+        sums = relative_sums(h.to(dtype), ph.to(dtype), graph.L, groups, mean)
         if not sums.is_normal:
             return None
     if isinstance(beta, float) and bool(
             (sums.energy >= saturation(beta, dtype)).all()):
         # The gates are one, and so they stay to the first order.
-        return (graph.P.lead_back(h, ph),  # type: ignore[union-attr]
-                torch.ones_like(sums.energy))
+        return lead_back(h, adj, ph), torch.ones_like(sums.energy)
     if torch.is_grad_enabled() and (h.requires_grad or (
             isinstance(beta, Tensor) and beta.requires_grad)):
         beta = torch.as_tensor(beta, dtype=dtype)
-        out, gate = _Hop.apply(h.to(dtype), beta, ph.to(dtype), sums, graph,
-                               groups, residual)
+        out, gate = _Hop.apply(h.to(dtype), beta, ph.to(dtype), sums, adj,
+                               graph, groups, residual)
         return out.to(ph.dtype), gate
     gate = gate_of(sums.energy, beta)
     share = groups.numbers(gate).to(ph.dtype)
@@ -410,15 +415,39 @@ def _fused_hop(h: Tensor, graph: Graph, groups: OneGraph,
     return ph.mul_(share), gate
 
 
+def _matrix_of(graph: Graph, h: Tensor) -> CSR | Rounded:
+    adj: Any = graph.P
+    return adj.rounded if is_low(h) else adj
+
+
+def _rounded_product(h: Tensor, adj: Rounded, L: Laplacian,
+                     groups: OneGraph) -> tuple[Tensor, Tensor]:
+    r"""The product of what differs from the mean, which would be lost in
+    rounding beside it, with the mean's own product added; and the mean.
+    """
+    parts = blocks(h.size(-2), h.size(-1))
+    mean, centred = _mean(h, L, groups, parts), torch.empty_like(h)
+    for some in parts:
+        torch.addcmul(take(h, some), take(L.terms.root, some),
+                      groups.of_nodes(some).rows(mean), value=-1,
+                      out=take(centred, some))
+    out = adj.product(centred)
+    for some in parts:
+        take(out, some).addcmul_(take(L.kept, some),
+                                 groups.of_nodes(some).rows(mean))
+    return out, mean
+
+
 class _Hop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, beta: Tensor, ph: Tensor, sums: Sums,
-                graph: Graph, groups: OneGraph,
+                adj: CSR | Rounded, graph: Graph, groups: OneGraph,
                 residual: bool) -> tuple[Tensor, Tensor]:
         gate = gate_of(sums.energy, beta)
         ctx.save_for_backward(h, ph, beta, gate, sums.energy, sums.divisor,
                               sums.mean)
-        ctx.graph, ctx.groups, ctx.residual = graph, groups, residual
+        ctx.adj, ctx.graph, ctx.groups = adj, graph, groups
+        ctx.residual = residual
         ctx.mark_non_differentiable(gate)
         return step(h, ph, gate, groups, residual), gate
 
@@ -445,14 +474,14 @@ class _Hop(torch.autograd.Function):
             for some in blocks(h.size(-2), h.size(-1)):
                 take(out, some).addcmul_(
                     take(grad, some), groups.of_nodes(some).numbers(rest))
-        return out, grad_beta, None, None, None, None, None
+        return out, grad_beta, *[None] * 6
 
 
 def _even_gradient(ctx: Any, grad: Tensor, h: Tensor, ph: Tensor,
                    gate: Tensor, slope: Tensor, energy: Tensor,
                    mean: Tensor) -> Tensor:
     # P is symmetric and P r = r, so that one product will do.
-    out = ctx.graph.P.product(grad)
+    out = ctx.adj.product(grad)
     root = ctx.graph.L.terms.root
     for some in blocks(h.size(-2), h.size(-1)):
         own, part = ctx.groups.of_nodes(some), take(out, some)
@@ -479,7 +508,7 @@ def _uneven_gradient(ctx: Any, grad: Tensor, h: Tensor, ph: Tensor,
                       value=-1, out=part)
         part.mul_(own.numbers(-slope))
         part.addcmul_(take(grad, some), own.numbers(gate))
-    out = ctx.graph.P.t.product(given)
+    out = ctx.adj.t.product(given)
     pull = total(pulls) - 2 * groups.sum(L.degree).unsqueeze(-1) * mean
     pull = pull * (slope / _positive(groups.sum(L.mean_degree))).unsqueeze(-1)
     for some in parts:
@@ -505,7 +534,7 @@ def _plain_gradient(grad: Tensor, h: Tensor, beta: Tensor, graph: Graph,
         grads = iter(torch.autograd.grad(out, wanted, grad,
                                          create_graph=not is_vmapped(grad)))
     found = [next(grads) if v.requires_grad else None for v in (h, beta)]
-    return found[0], found[1], None, None, None, None, None
+    return found[0], found[1], *[None] * 6
 
 
 # Operators for compiled graphs ###############################################

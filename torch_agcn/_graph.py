@@ -8,7 +8,7 @@ from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import scatter
 
 from torch_agcn._edges import Edges, both_ways, to_edges, with_self_loops
-from torch_agcn._spmm import CSR, define
+from torch_agcn._spmm import CSR, define, is_low
 from torch_agcn._tracing import (
     accumulation_dtype,
     can_look,
@@ -149,6 +149,14 @@ class Laplacian:
                      torch.where(degree > 0, 0.0, w))
 
     @lazy_property
+    def kept(self) -> Tensor:
+        r"""What :math:`\mathbf{P}` makes of :math:`r`: itself, unless a node
+        sends and receives nothing.
+        """
+        root = self.terms.root
+        return root if self.is_even else self.P(root)
+
+    @lazy_property
     def is_even(self) -> bool:
         r"""Whether it is known that the graph is undirected and has no node of
         degree zero: then :math:`w = \tilde{d}`.
@@ -174,6 +182,12 @@ class Graph(NamedTuple):
         """
         return (isinstance(self.P, CSR) and self.L.P is self.P
                 and self.L.degree is self.L.received and not is_traced())
+
+    def propagate(self, x: Tensor) -> Tensor:
+        r"""The product with :obj:`P`, in bfloat16 if autocast asks for it."""
+        if isinstance(self.P, CSR) and is_low(x):
+            return self.P.rounded(x)
+        return self.P(x)
 
 
 # Making a graph ##############################################################

@@ -11,7 +11,46 @@ from torch import Tensor
 from torch_geometric.typing import OptTensor
 
 from torch_agcn._edges import Edges
-from torch_agcn._tracing import can_look, is_traced, uses_custom_ops
+from torch_agcn._tracing import (
+    can_look,
+    is_traced,
+    lazy_property,
+    uses_custom_ops,
+)
+
+# Fewer numbers stay in the caches, where a product in bfloat16 gains less than
+# it takes to convert them.
+LOW_FROM = 2**20
+
+
+ALL = slice(None)
+
+
+def blocks(num_rows: int, width: int) -> list[slice]:
+    r"""Blocks of rows small enough for malloc to keep their memory and to be
+    found in a cache while several operations pass over them, and large enough
+    that threads do not wait for each other more than they work.
+    """
+    step = max(2**20 // max(width, 1), 1)
+    if num_rows <= step:
+        return [ALL]
+    return [slice(i, i + step) for i in range(0, num_rows, step)]
+
+
+def take(x: Tensor, some: slice) -> Tensor:
+    r"""Some rows of :obj:`[*, N, F]`."""
+    return x if some is ALL else x[..., some, :]
+
+
+def is_low(x: Tensor) -> bool:
+    r"""Whether autocast asks for products with :obj:`x` in bfloat16, and they
+    are faster.
+    """
+    return (x.is_cpu and x.numel() >= LOW_FROM
+            and x.dtype in (torch.float32, torch.bfloat16)
+            and torch.is_autocast_enabled('cpu')
+            and torch.get_autocast_dtype('cpu') == torch.bfloat16
+            and not is_traced())
 
 
 class CSR:
@@ -25,6 +64,8 @@ class CSR:
         self.rowptr, self.col, self.value = rowptr, col, value
         self.is_symmetric = is_symmetric  # as far as is known
         self._t: CSR | None = None
+        # What it was made of by `scaled`:
+        self._factors: tuple[CSR, Tensor] | None = None
 
     @classmethod
     def from_edges(cls, edges: Edges, num_nodes: int) -> 'CSR':
@@ -62,10 +103,18 @@ class CSR:
         r"""The transpose; the matrix itself if it is known as symmetric."""
         if self.is_symmetric:
             return self
-        if self._t is None:
+        if self._t is None and self._factors is not None:
+            adj, scale = self._factors
+            self._t = adj.t.scaled(scale)
+        elif self._t is None:
             self._t = CSR.from_edges(Edges(self.col, self.row, self.value),
                                      self.num_nodes)
         return self._t
+
+    @lazy_property
+    def rounded(self) -> 'Rounded':
+        r"""The same for products in bfloat16."""
+        return Rounded(self, *(self._factors or (self, None)))
 
     def part(self, begin: int, end: int) -> Edges:
         r"""Some of the entries, in order."""
@@ -95,7 +144,9 @@ class CSR:
         r"""Rows and columns multiplied by :obj:`scale`."""
         value = scale.index_select(0, self.col)
         value = value if self.value is None else value * self.value
-        return self._with(value * scale.index_select(0, self.row))
+        out = self._with(value * scale.index_select(0, self.row))
+        out._factors = self, scale
+        return out
 
     def to(self, dtype: torch.dtype) -> 'CSR':
         r"""Entries of another type."""
@@ -151,12 +202,6 @@ class CSR:
         if x.requires_grad and torch.is_grad_enabled():
             return _SpMM.apply(x, self, [])
         return self.product(x)
-
-    def lead_back(self, x: Tensor, product: Tensor) -> Tensor:
-        r"""A product that was taken before, with its gradient."""
-        if x.requires_grad and torch.is_grad_enabled():
-            return _SpMM.apply(x, self, [product])
-        return product
 
     def _compiled_product(self, x: Tensor) -> Tensor:
         back = self.t if torch.is_grad_enabled() else self
@@ -216,9 +261,58 @@ def _product(rowptr: Tensor, col: Tensor, value: OptTensor,
         x.contiguous(), col, rowptr, False, 0, False, value, True)[0]
 
 
+class Rounded:
+    r"""A matrix :math:`\mathbf{S} \mathbf{A} \mathbf{S}` whose products are
+    taken in bfloat16, and given out as they are without.
+
+    The entries of the product of all three would be rounded in the same way at
+    all nodes of a degree; without edge weights, :math:`\mathbf{A}` has none.
+    """
+
+    def __init__(self, exact: CSR, adj: CSR, scale: OptTensor) -> None:
+        self._exact = exact
+        self.adj = adj.to(torch.bfloat16)
+        self.scale = (torch.ones(adj.num_nodes) if scale is None else
+                      scale).unsqueeze(-1)
+
+    @lazy_property
+    def t(self) -> 'Rounded':
+        r"""The transpose."""
+        return self if self._exact.is_symmetric else self._exact.t.rounded
+
+    def product(self, x: Tensor) -> Tensor:
+        r"""The product with :obj:`x` of shape :obj:`[*, N, F]`, without a
+        gradient.
+        """
+        value, parts = self._exact.value, blocks(x.size(-2), x.size(-1))
+        given = torch.empty_like(x, dtype=torch.bfloat16)
+        for some in parts:
+            take(given, some).copy_(take(x, some) * take(self.scale, some))
+        found = self.adj.product(given)
+        out = torch.empty_like(x, dtype=x.dtype if value is None else
+                               value.dtype)
+        for some in parts:
+            torch.mul(take(found, some), take(self.scale, some),
+                      out=take(out, some))
+        return out
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.requires_grad and torch.is_grad_enabled():
+            return _SpMM.apply(x, self, [])
+        return self.product(x)
+
+
+def lead_back(x: Tensor, adj: CSR | Rounded, product: Tensor) -> Tensor:
+    r"""A product that was taken before, with its gradient."""
+    if x.requires_grad and torch.is_grad_enabled():
+        return _SpMM.apply(x, adj, [product])
+    return product
+
+
 class _SpMM(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, adj: CSR, found: list[Tensor]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, adj: CSR | Rounded,
+                found: list[Tensor]) -> Tensor:
         ctx.adj, ctx.dtype = adj, x.dtype
         return found[0] if found else adj.product(x)
 

@@ -1,0 +1,29 @@
+import pandas as pd
+import pytest
+
+pytest.importorskip('matplotlib')
+from benchmarks import bfloat16
+from benchmarks.bfloat16 import AUTOCAST, EXACT, METHODS, Task
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_measure(method, tmp_path, monkeypatch):
+    monkeypatch.setitem(bfloat16.SCHEDULE, 'epochs', 2)
+    for precision in [EXACT, AUTOCAST]:
+        row = bfloat16.measure(Task(method, 'Cora', precision, 0),
+                               str(tmp_path))
+        assert set(row) == set(bfloat16.TABLE.own_columns)
+        assert row['epochs'] == 2
+
+
+def test_tables(tmp_path):
+    rows = pd.DataFrame([
+        dict(method='AGCN (paper)', dataset='Cora', precision=precision,
+             seed=seed, test_accuracy=80 + seed + 0.5 * (precision != EXACT))
+        for seed in range(3) for precision in [EXACT, AUTOCAST]])
+    frame, = bfloat16.tables(rows).values()
+    exact, low = frame[frame.method == 'AGCN (paper)'].to_dict('records')
+    assert exact['Cora'] == '81.0 ± 0.6 (3)'
+    assert exact['Cora, difference'] == '–' == low['PubMed']
+    assert low['Cora, difference'] == '+0.50 ± 0.00'
+    assert bfloat16.draw(rows, tmp_path) == [] == bfloat16.claims(rows)
