@@ -1,0 +1,575 @@
+import math
+
+import pandas as pd
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.utils import (
+    contains_self_loops,
+    is_undirected,
+    to_dense_adj,
+)
+
+pytest.importorskip('matplotlib')
+from benchmarks import plots, runner, speed
+from benchmarks.data import CITATION
+from benchmarks.results import KEPT, Table, provenance
+from benchmarks.speed import cases, graphs, measure, show
+from benchmarks.speed.cases import (
+    CASES,
+    CSR,
+    EDGES,
+    HALF_OPEN,
+    LAYERS,
+    PAPER,
+    RELATIVE,
+)
+from benchmarks.speed.graphs import Size, power_law_graph, random_graph
+from benchmarks.speed.measure import COLUMNS, Job, jobs
+
+NAMES = [EDGES, PAPER, HALF_OPEN, RELATIVE]
+
+
+@pytest.fixture
+def not_compiled(monkeypatch):
+    monkeypatch.setattr(torch, 'compile', lambda conv, **kwargs: conv)
+
+
+@pytest.fixture
+def data():
+    return graphs.make(Size('random', 100, 1000, 16), '')
+
+
+def out(build, data):
+    r"""What a variant computes; layers of the same shapes start alike."""
+    torch.manual_seed(0)
+    try:
+        return build(data)().detach()
+    except ImportError:
+        pytest.skip('an extension is missing')
+
+
+# Graphs ######################################################################
+
+
+@pytest.mark.parametrize('make', [random_graph, power_law_graph])
+@pytest.mark.parametrize('num_nodes,num_edges', [
+    (2, 0), (5, 10), (30, 120), (500, 10_000), (3000, 6000)])
+def test_graphs_are_simple(make, num_nodes, num_edges):
+    edge_index = make(num_nodes, num_edges)
+    assert edge_index.dtype == torch.long
+    assert edge_index.shape == (2, num_edges)
+    assert is_undirected(edge_index, num_nodes=num_nodes)
+    assert not contains_self_loops(edge_index)
+    key = edge_index[0] * num_nodes + edge_index[1]
+    assert (key.diff() > 0).all()  # sorted, and none twice
+    if num_edges:
+        assert 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes
+
+
+@pytest.mark.parametrize('gamma', [2.2, 2.5, 3.0])
+def test_power_law_exponent(gamma):
+    edge_index = power_law_graph(50_000, 1_000_000, gamma)
+    degree = torch.bincount(edge_index[0], minlength=50_000).double()
+    # The estimate of largest likelihood, from the mean degree on: above, the
+    # chances that make degrees of ranks matter little.
+    tail = degree[degree >= 30]
+    found = 1 + tail.numel() / float((tail / 29.5).log().sum())
+    assert found == pytest.approx(gamma, abs=0.12)
+    # The largest is about the root of all edges:
+    assert 0.8 <= degree.max() / 1_000_000**0.5 <= 1.5
+
+
+@pytest.mark.parametrize('make', [random_graph, power_law_graph])
+def test_graphs_by_seed(make):
+    first, again, other = (make(200, 1000, seed=seed) for seed in [3, 3, 4])
+    assert first.equal(again)
+    assert not first.equal(other)
+    # Hubs are anywhere, not first:
+    degree = torch.bincount(make(20_000, 200_000)[0])
+    halves = degree[:10_000].sum() / degree.sum()
+    assert halves == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize('num_edges', [3, 60])
+def test_no_such_graph(num_edges):
+    with pytest.raises(ValueError, match='pass an even number'):
+        power_law_graph(10, num_edges)
+
+
+def test_graphs_with_a_geometry():
+    source, target = graphs.knn_graph(300, 3000)
+    assert target.bincount().tolist() == [10] * 300
+    assert not (source == target).any()
+    # Neighbors of neighbors are neighbors more often than by chance:
+    A = to_dense_adj(torch.stack([source, target]), max_num_nodes=300)[0]
+    assert float((A @ A)[A > 0].mean()) > 3
+    row, col = graphs.clusters(1000, 10_000)
+    assert float((row % 2 != col % 2).double().mean()) == pytest.approx(0.1)
+
+
+def test_graphs_that_change():
+    found = graphs.changing(Size('changing', 60, 600, 8))
+    nodes = [data.num_nodes for data in found]
+    assert len(set(nodes)) == len(nodes) == graphs.number_of_graphs(
+        Size('changing', 60, 600, 8))
+    assert sum(nodes) / len(nodes) == pytest.approx(60, abs=1)
+    assert min(nodes) == 30 and max(nodes) == 90
+    batch = graphs.changing(Size('batches', 1920, 7680, 8))[0]
+    assert batch.num_graphs == 64
+    assert batch.num_nodes == pytest.approx(1920, rel=0.2)
+
+
+# Sides #######################################################################
+
+
+@pytest.mark.parametrize('name', [
+    'GCN, EdgeIndex', CSR, cases.SPARSE, 'GCN, compiled', PAPER])
+def test_forms_of_gcn_compute_the_same(name, data, not_compiled):
+    # And AGCN with a gate of one is GCN.
+    expected = out(LAYERS[EDGES], data)
+    gradient = data.x.grad.clone()
+    assert torch.allclose(out(LAYERS[name], data), expected, atol=1e-5)
+    assert torch.allclose(data.x.grad, gradient, atol=1e-5)
+
+
+def test_gates_that_are_half_open(data):
+    expected = (1 - math.exp(-0.7)) * out(LAYERS[PAPER], data)
+    assert torch.allclose(out(LAYERS[HALF_OPEN], data), expected, atol=1e-5)
+
+
+def test_bfloat16_is_close(data):
+    exact, cast = (out(LAYERS[name], data)
+                   for name in [RELATIVE, 'AGCN, relative, bfloat16'])
+    assert torch.allclose(exact, cast.float(), atol=0.05)
+
+
+@pytest.mark.parametrize('name', ['product, EdgeIndex',
+                                  'product, torch_sparse', cases.PRODUCT])
+def test_products(name, data):
+    A = to_dense_adj(data.edge_index)[0] + torch.eye(100)
+    scale = A.sum(0).rsqrt()
+    P = scale[:, None] * A * scale
+    assert torch.allclose(out(LAYERS[name], data), P @ data.x.detach(),
+                          atol=1e-5)
+
+
+def test_hops_that_are_recomputed(data):
+    exact = out(cases.RECOMPUTE['16 hops'], data)
+    gradient = data.x.grad.clone()
+    again = out(cases.RECOMPUTE['16 hops, recomputed'], data)
+    assert torch.allclose(exact, again, atol=1e-5)
+    assert torch.allclose(data.x.grad, gradient, atol=1e-5)
+    appnp, sparse = (out(cases.HOPS[f'APPNP, {form}'], data)
+                     for form in ['edge_index', 'SparseTensor'])
+    assert torch.allclose(appnp, sparse, atol=1e-5)
+
+
+def test_reordered_graphs_give_the_same_in_another_order(data):
+    for name in [cases.PRODUCT, RELATIVE, EDGES]:
+        one, other = (out(cases.ORDER[key], data)
+                      for key in [name, f'{name}, reordered'])
+        assert torch.allclose(one.sort(0).values, other.sort(0).values,
+                              atol=1e-5)
+
+
+def test_networks_learn_the_same():
+    data = graphs.make(Size('power law', 100, 1000, 64), '')
+    for name in [CSR, PAPER]:
+        torch.manual_seed(0)
+        run = cases.network(EDGES)(data)
+        torch.manual_seed(0)
+        other = cases.network(name)(data)
+        losses = [float(run()) for _ in range(12)]
+        assert losses[-1] < losses[0] - 0.05
+        assert [float(other()) for _ in range(12)] == pytest.approx(
+            losses, abs=1e-3)
+
+
+def test_each_graph_of_a_batch_has_its_gate():
+    batches = graphs.changing(Size('batches', 1920, 7680, 8))
+    batch = batches[0]
+    alone = batch.get_example(2)
+    build = cases.changing(RELATIVE, False, False)
+    whole, one = out(build, batches), out(build, [alone])
+    assert torch.allclose(whole[batch.batch == 2], one, atol=1e-4)
+
+
+def test_no_compiler(monkeypatch, data):
+    def fail(*args):
+        raise RuntimeError('No working C++ compiler found\nin the path')
+
+    fail.zero_grad = lambda: None
+    monkeypatch.setattr(torch, 'compile', lambda conv: fail)
+    with pytest.raises(measure.UnavailableError, match=r'compiler found$'):
+        cases.compiled(data)
+
+
+# Runs ########################################################################
+
+
+def test_jobs(tmp_path):
+    def jobs_of(name):
+        return [job for group in jobs(name, CASES[name], tmp_path / 'a.csv')
+                for job in group]
+
+    found = jobs_of('scaling')
+    times = [job for job in found if job.measured == 'time']
+    assert [job.size.edges for job in times][-2:] == [20_000_000, 40_000_000]
+    assert EDGES in times[-3].variants and EDGES not in times[-2].variants
+    memory = [job for job in found if job.measured == 'memory']
+    assert len(memory) == 5 + 5 + 4  # one process for each
+    assert all(job.malloc == 'kept' for job in found)
+    assert len(times[0].rows) == 3 * 5
+    assert [job.malloc for job in jobs_of('layer')] == (
+        ['default'] * 7 + ['kept'] * 7)
+    # Tensors are counted after the timing, in the same process:
+    assert {tuple(job.measured for job in group) for group in jobs(
+        'complexity', CASES['complexity'], tmp_path)} == {('time', 'memory')}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_cases(name):
+    case = CASES[name]
+    assert case.question.endswith('?')
+    for variant in case.variants:
+        assert case.reference(variant) in case.variants
+    assert set(case.memory) <= set(case.variants)
+    quick = case.quick()
+    assert quick.sizes and all(s.edges <= 400_000 for s in quick.sizes)
+    for size in {*case.sizes, *quick.sizes}:
+        assert size.graph in ['changing', 'batches', *graphs.GRAPHS,
+                              *CITATION]
+        assert 2 * size.edges <= size.nodes * (size.nodes - 1)
+
+
+HOPS = ['16 hops', '16 hops, recomputed']
+
+
+def run_here(tasks, work, count, root, keep):
+    r"""In the place of runner.execute: without processes."""
+    for task in tasks:
+        yield task, work(task, root), ''
+
+
+def test_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv('MALLOC_TRIM_THRESHOLD_', '1000000')
+    path = tmp_path / 'speed.csv'
+    time = Job('recompute', Size('random', 6000, 10_000, 64), 'default',
+               'time', tuple(HOPS), 2, str(path))
+    memory = time._replace(malloc='kept', measured='memory',
+                           variants=('16 hops', ), repeats=1)
+    for job in [time, memory]:
+        (_, row, error), = runner.execute([job], measure.work, 1, '',
+                                          keep=job.malloc == 'kept')
+        assert row is not None, error
+    *times, peak = Table(path, COLUMNS).read().itertuples()
+    assert [row.variant for row in times] == HOPS * 2  # in turn
+    assert all(row.milliseconds > 0 and math.isnan(row.megabytes)
+               and KEPT not in row.versions for row in times)
+    # 16 hops that keep two times 1.5 MB each, and some more:
+    assert 16 * 1.46 < peak.megabytes < 5 * 16 * 1.46
+    assert math.isnan(peak.milliseconds) and peak.versions.endswith(KEPT)
+
+
+def test_only_missing_rows_are_made(tmp_path, monkeypatch):
+    table = Table(tmp_path / 'speed.csv', COLUMNS)
+    case = CASES['recompute']._replace(
+        sizes=[Size('random', 100, 1000, 8)], calls=lambda size: 1,
+        variants={name: cases.RECOMPUTE[name] for name in HOPS}, repeats=2,
+        malloc=('default', 'kept'), memory=('16 hops', ))
+    monkeypatch.setitem(CASES, 'recompute', case)
+    begun = []
+
+    def work(job, root, run=measure.work):
+        begun.append((job.malloc, job.measured))
+        return run(job, root)
+
+    def run():
+        begun.clear()
+        assert measure.run_missing({'recompute': case}, table, '') == []
+        return begun
+
+    monkeypatch.setattr(runner, 'execute', run_here)
+    monkeypatch.setattr(measure, 'work', work)
+    assert run() == [(malloc, what) for malloc in case.malloc
+                     for what in ['time', 'memory']]
+    rows = table.read()
+    assert len(rows) == 2 * (2 * 2 + 1) and run() == []
+    lines = table.path.read_text().splitlines(keepends=True)
+    table.path.write_text(''.join(lines[:2] + lines[3:]))
+    assert run() == [('default', 'time')] and len(table.read()) == len(rows)
+
+
+def test_what_is_not_there_is_said(tmp_path, monkeypatch, capsys):
+    def fail(data):
+        raise measure.UnavailableError('It needs a miracle')
+
+    monkeypatch.setitem(CASES, 'knn', CASES['knn']._replace(
+        variants={'a': fail, 'b': lambda data: list}))
+    measure.work(Job('knn', Size('random', 10, 20, 4), 'kept', 'time',
+                     ('a', 'b'), 1, str(tmp_path / 'a.csv')), '')
+    assert "knn: no 'a'. It needs a miracle" in capsys.readouterr().out
+    assert Table(tmp_path / 'a.csv', COLUMNS).read().variant.tolist() == ['b']
+
+
+def test_counted_memory_by_hand():
+    kept = torch.empty(2**20)  # was there before
+
+    def run():
+        a = torch.empty(2**18)  # a megabyte
+        b = torch.empty(2**19)
+        del b
+        c = torch.empty(2**17)
+        return a, c, kept[:10]
+
+    assert measure.counted(run) == 3.0
+    assert measure.counted(lambda: None) == 0
+    # What a call frees of the last one is made again:
+    last = []
+
+    def replace():
+        last.clear()
+        last.append(torch.empty(2**18))
+
+    assert measure.counted(replace) == 1.0
+
+
+def test_counted_memory_of_a_layer():
+    def megabytes(name, nodes, edges):
+        return measure.counted(LAYERS[name](graphs.make(
+            Size('random', nodes, edges, 16), '')))
+
+    few, many = (megabytes(PAPER, 4000, edges) for edges in [40_000, 80_000])
+    # No tensor has a row of features for each edge; to compare the graph that
+    # is kept takes two whole numbers each:
+    assert many - few <= 40_000 * 2 * 8 / 2**20
+    assert megabytes(PAPER, 8000, 40_000) == pytest.approx(2 * few, rel=0.05)
+    few, many = (megabytes(EDGES, 4000, edges) for edges in [40_000, 80_000])
+    assert many - few >= 40_000 * 16 * 4 / 2**20
+
+
+def test_all_cases_by_the_command(tmp_path, monkeypatch, capsys,
+                                  not_compiled):
+    def tiny(case):
+        size = case.sizes[-1]
+        size = size if size.graph in CITATION else measure.tiny(size)
+        return case._replace(sizes=[size], repeats=1, memory_sizes=None,
+                             memory=case.memory[-1:], malloc=('kept', ))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure.Case, 'quick', tiny)
+    monkeypatch.setattr(runner, 'execute', run_here)
+    for name, case in CASES.items():
+        monkeypatch.setitem(CASES, name, case._replace(calls=lambda size: 1))
+    speed.main(['--quick'])
+    rows = pd.read_csv('quick/speed.csv')
+    assert list(dict.fromkeys(rows.case)) == list(CASES)
+    for name, case in CASES.items():
+        times = rows[(rows.case == name) & (rows.measured == 'time')]
+        gone = set(case.variants) - set(times.variant)
+        assert all('DGL' in v or 'SparseTensor' in v or 'torch_sparse' in v
+                   for v in gone)
+    text = capsys.readouterr().out
+    assert all(case.question in text for case in CASES.values())
+    assert (tmp_path / 'quick' / 'speed_layer.png').exists()
+    speed.main(['layer', '--quick', '--show'])
+    assert len(pd.read_csv('quick/speed.csv')) == len(rows)
+
+
+def test_no_such_case(capsys):
+    with pytest.raises(SystemExit):
+        speed.main(['layers'])
+    assert "there is no case 'layers'; there are layer," in (
+        capsys.readouterr().err)
+
+
+# What came of them ###########################################################
+
+
+def row(case, size, variant, ms=None, mb=None, malloc='kept', repeat=0,
+        commit='new'):
+    return {**dict(zip(COLUMNS[1:5], size)), 'case': case,
+            'variant': variant, 'malloc': malloc, 'repeat': repeat,
+            'measured': 'time' if mb is None else 'memory',
+            'milliseconds': ms, 'megabytes': mb, **provenance(),
+            'commit': commit}
+
+
+def rows_of(case, time, memory=lambda name, N, E, F: N * F + F**2):
+    r"""Rows from laws of time and memory; repeats differ by a factor."""
+    case = dict(complexity=CASES['complexity'], scaling=CASES['scaling'])[
+        name := case]
+    return pd.DataFrame([
+        *(row(name, size, v, ms=(1 + r) * time(v, *size[1:]), repeat=r)
+          for size in case.sizes for v in case.variants for r in range(3)),
+        *(row(name, size, v, mb=memory(v, *size[1:]))
+          for size in case.memory_sizes or case.sizes
+          for v in case.variants)])
+
+
+def paper(name, N, E, F):
+    return 1e-6 * (E * F + N * F**2 * (2 if name == HALF_OPEN else 1))
+
+
+def test_table_of_sides():
+    size = Size('random', 10, 20, 4)
+    rows = pd.DataFrame([
+        row('layer', size, EDGES, ms=9999., commit='old'),
+        *(row('layer', size, EDGES, ms=ms, malloc=malloc, repeat=i)
+          for malloc, times in [('default', [4, 4000, 2000.]),
+                                ('kept', [8, 1000, 1500.])]
+          for i, ms in enumerate(times)),
+        row('layer', size, PAPER, ms=250.), row('layer', size, PAPER, mb=3.4)])
+    (title, frame), = show.tables(rows).items()
+    assert title.startswith('layer: What do')
+    assert title.endswith('(10 nodes, 20 edges, 4 features)')
+    assert frame.to_dict('split')['data'] == [
+        [EDGES, '2,000', '1,000', '1.00', '–', '–'],
+        [PAPER, '–', '250', '0.25', '–', '3.4']]
+    assert frame.columns.tolist() == [
+        'variant', 'ms, default', 'ms, kept', 'times GCN on edge_index',
+        'MB, default', 'MB, kept']
+    (title, _), = show.readme_tables(rows).items()
+    assert title.startswith('What do')
+
+
+def test_reordering_pays_back():
+    sizes = [Size(kind, 10, 20, 4) for kind in ['points', 'random']]
+    rows = pd.DataFrame([
+        row('order', size, name, ms=ms)
+        for size, after in zip(sizes, [6., 12.])
+        for name, ms in [('ReorderNodes', 10.), (RELATIVE, 10.),
+                         (f'{RELATIVE}, reordered', after)]])
+    sides, back = show.tables(rows).values()
+    assert sides.values.tolist()[2] == ['points', f'{RELATIVE}, reordered',
+                                        '6', '0.60']
+    assert back.values.tolist() == [['points', '3'], ['random', 'never']]
+
+
+def test_exponent_by_hand():
+    sizes = [1, 2, 4, 8, 16, 32]
+    law = pd.Series([3 * n**1.5 for n in sizes], index=sizes)
+    assert show.exponent(law) == pytest.approx((1.5, 0), abs=1e-6)
+    # Of the four largest sizes, in whatever order, or from one on:
+    bent = law.copy()
+    bent[1] = bent[2] = 100.
+    assert show.exponent(bent[::-1]) == pytest.approx((1.5, 0), abs=1e-6)
+    assert show.exponent(bent, 4) == pytest.approx((1.5, 0), abs=1e-6)
+    assert show.exponent(bent, 2)[0] < 1
+    assert show.exponent(law * 0 + 5) == (0, 0)
+    assert all(map(math.isnan, show.exponent(law[:2])))
+    # Logarithms 0, 1, 0 at -1, 0, 1 (in powers of e): no slope, and an error
+    # of sqrt((2 / 3) / 1 / 2).
+    hill = pd.Series([1, math.e, 1], index=[1, math.e, math.e**2])
+    assert show.exponent(hill) == pytest.approx((0, (1 / 3)**0.5))
+
+
+def test_tables_of_growth():
+    found = show.tables(rows_of('complexity', paper))
+    assert list(found) == [f'complexity: {what} against {axis}'
+                           for axis in show.AXES
+                           for what in ['Time', 'Memory']]
+    frame = found['complexity: Time against features']
+    assert list(frame['ms']) == NAMES
+    # The median repeat has a factor of two:
+    assert frame['512 features'][0] == (
+        f'{2 * paper(EDGES, 2e4, 2e5, 512):,.0f}')
+    frame = found['complexity: Memory against edges']
+    assert set(frame.exponent) == {'0.00 ± 0.00'}
+    big = show.tables(rows_of('scaling', lambda name, N, E, F: E if (
+        E < 2e6) else E**1.2))
+    time = big['scaling: Time against edges'].iloc[0]
+    assert time['exponent in the cache'] == '1.00 ± 0.00'
+    assert time['exponent'] == '1.20 ± 0.00'
+
+
+def test_claims_where_the_paper_is_right():
+    assert [claim.holds for claim in show.claims(
+        rows_of('complexity', paper))] == ['yes'] * 3
+    claim, = show.claims(rows_of('scaling', lambda name, N, E, F: E))
+    assert claim.holds == 'yes'
+    assert ('AGCN, paper: exponents 1.00 ± 0.00 and 1.00 ± 0.00, 1.00 and '
+            '1.00 times what the fastest form') in claim.measured
+
+
+def test_claims_are_beside_gcn():
+    # What the machine does to all of them is not the fault of one:
+    claim, *_ = show.claims(rows_of('complexity', lambda name, N, E, F:
+                                    N**1.3 * F))
+    assert claim.holds == 'yes'
+    assert 'nodes 1.30 to 1.30 (paper: 1; GCN: 1.30; 1.00 ' in claim.measured
+    claim, = show.claims(rows_of('scaling', lambda name, N, E, F: E**1.3))
+    assert claim.holds == 'yes'
+
+
+def test_claims_where_the_paper_is_wrong():
+    def time(name, N, E, F):
+        return N**(1 if name == EDGES else 1.5) * F + (
+            (E + N) * F * (name == HALF_OPEN))
+
+    found = show.claims(rows_of('complexity', time, lambda name, N, E, F:
+                                E * F))
+    assert [claim.holds for claim in found] == ['no'] * 3
+    assert 'edges 1.00 to 1.00 (paper: 0; GCN: 1.00; 1.00 to 1.00 ' in (
+        found[1].measured)
+    for law in [(lambda name, N, E, F: E**(1.2 if name == PAPER else 1)), (
+            lambda name, N, E, F: E)]:
+        claim, = show.claims(rows_of('scaling', law, lambda name, N, E, F:
+                                     E**1.2))
+        assert claim.holds == 'no'
+
+
+def test_claims_that_noise_hides():
+    rows = rows_of('complexity', paper)
+    slow = (rows.repeat == 2) & (rows.nodes > 500_000) & (rows.variant ==
+                                                          RELATIVE)
+    rows.loc[slow, 'milliseconds'] *= 5
+    assert show.claims(rows)[0].holds == 'not shown'
+
+
+def test_claims_need_sizes():
+    rows = rows_of('complexity', paper)
+    assert show.claims(rows[:0]) == []
+    for few in [rows[(rows.nodes != 5000) | (rows.edges < 200_000)],
+                rows[:1], rows[rows.variant == EDGES]]:
+        assert {claim.holds for claim in show.claims(few)} == {'not shown'}
+    big = rows_of('scaling', paper)
+    for few in [big[big.edges < 6e6], big[:1], big[big.variant == PAPER]]:
+        claim, = show.claims(few)
+        assert claim.holds == 'not shown'
+
+
+def test_figures(tmp_path, monkeypatch):
+    figures = {}
+    monkeypatch.setattr(plots, 'save', lambda figure, folder, name:
+                        figures.update({name: figure}) or [])
+    rows = pd.concat([
+        rows_of('complexity', paper), rows_of('scaling', paper),
+        *(pd.DataFrame([row('layer', Size('random', 10, 20, 4), name, ms=9.,
+                            malloc=malloc)])
+          for name in NAMES for malloc in ['default', 'kept'])])
+    show.draw(rows, tmp_path)
+    assert set(figures) == set(show.CAPTIONS)
+    for panel, axis in zip(figures['speed_complexity'].axes, show.AXES):
+        assert panel.get_xlabel() == axis
+        assert [line.get_label().split(':')[0]
+                for line in panel.lines] == NAMES
+    time, memory = figures['speed_scaling'].axes
+    assert len(time.lines) == 5 + 1 and len(memory.lines) == 5
+    assert len(figures['speed_layer'].axes[0].patches) == 2 * len(NAMES)
+    assert show.draw(rows[:1], tmp_path) == []  # of few rows
+    for figure in figures.values():
+        plots.plt.close(figure)
+
+
+def test_epochs_with_a_recorder_learn_the_same():
+    data = Data(x=torch.rand(12, 5).to_sparse(), y=torch.arange(12) % 7,
+                edge_index=torch.randint(12, (2, 30)),
+                train_mask=torch.arange(12) < 7)
+    losses = []
+    for every in [None, 2]:
+        torch.manual_seed(0)
+        run = cases.epoch(RELATIVE, every)(data)
+        losses.append([float(run()) for _ in range(5)])
+    assert losses[0] == losses[1]
