@@ -17,7 +17,6 @@ import gc
 import json
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 import threading
@@ -26,6 +25,7 @@ import traceback
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import mean, median
@@ -38,19 +38,30 @@ from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
 from benchmarks.data import DATASETS
-from benchmarks.results import FIGURES, Table
+from benchmarks.results import (
+    FIGURES,
+    Table,
+    as_key,
+    keep_memory,
+    provenance,
+)
 from torch_agcn.datasets import FetchError
 
 Measure = Callable[[Any, str], dict[str, Any]]
 QUICK = Path('quick')  # where first looks go
+GRACE = 5  # seconds that a worker has to clean up
+STOPPED = 128 + signal.SIGTERM  # how it ends then
 
 
 # Processes ###################################################################
 
 
-def _work(pipe: Connection, measure: Measure, root: str) -> None:
+def _work(pipe: Connection, measure: Measure, root: str, keep: bool) -> None:
     r"""A worker process: tasks in, rows or errors out."""
+    if keep:  # large tensors are made and dropped all the time
+        keep_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     warnings.filterwarnings('ignore', 'Sparse (CSR|inv)')
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -58,11 +69,18 @@ def _work(pipe: Connection, measure: Measure, root: str) -> None:
         try:
             task = pipe.recv()
         except EOFError:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             return
         try:
-            pipe.send((measure(task, root), ''))
+            pipe.send(({'versions': provenance()['versions'],
+                        **measure(task, root)}, ''))
         except FetchError as error:
             pipe.send((None, str(error)))
+        except SystemExit as error:
+            # The run has cleaned up; torch would take seconds to do so.
+            if error.code == STOPPED:
+                os._exit(STOPPED)
+            raise
         except Exception:
             pipe.send((None, traceback.format_exc()))
 
@@ -72,61 +90,114 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
         os._exit(1)
 
 
-def execute(tasks: Iterable[Any], measure: Measure, jobs: int,
-            root: str) -> Iterator[tuple[Any, dict[str, Any] | None, str]]:
+@contextmanager
+def stop_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    r"""Has a function handle the signals that ask to end, but those that are
+    ignored, as by nohup.
+    """
+    names = ['SIGINT', 'SIGTERM', 'SIGHUP']
+    numbers = [getattr(signal, name) for name in names
+               if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []  # only the main thread may set handlers
+    before = {number: signal.signal(number, handler) for number in numbers
+              if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _ending(code: int | None) -> str:
+    r"""How a process ended."""
+    if code == -getattr(signal, 'SIGKILL', 0):
+        return ('its process was killed, as the system does when memory is '
+                'short; fewer --jobs need less')
+    return f'its process ended with {code}'
+
+
+def execute(
+    tasks: Iterable[Any], measure: Measure, jobs: int, root: str,
+    keep: bool = True,
+) -> Iterator[tuple[Any, dict[str, Any] | None, str]]:
     r"""Runs tasks in processes of one thread each, and yields each with its
-    row, or with an error and no row, as they finish.
+    row, or with an error and no row, as they finish. A signal that asks to
+    end is raised as :obj:`KeyboardInterrupt` when those are yielded that have
+    finished. Processes keep the memory of large tensors, or have the allocator
+    as the system has it.
     """
     for name in ['OMP', 'MKL', 'OPENBLAS']:  # for the workers to inherit
         os.environ[f'{name}_NUM_THREADS'] = '1'
-    # Large tensors are made and dropped all the time: to hand their memory
-    # back to the system and ask for it again takes longer than the sums.
-    for name in ['MMAP', 'TRIM']:
-        os.environ.setdefault(f'MALLOC_{name}_THRESHOLD_', str(2**33))
+    for name in list(os.environ):
+        if name.startswith('MALLOC_') or name == 'GLIBC_TUNABLES':
+            del os.environ[name]
     # Neither torch's nor the C library's threads survive a fork.
     context = multiprocessing.get_context('spawn')
     queue = list(tasks)[::-1]
     busy: dict[Any, tuple[Any, Any]] = {}
+    stopped: list[int] = []
+    bell, rope = context.Pipe(duplex=False)
+
+    def stop(number: int, frame: Any) -> None:
+        if stopped:  # who asks twice does not want to wait
+            raise KeyboardInterrupt(number)
+        stopped.append(number)
+        rope.send(number)
 
     def hand_out(pipe: Any, process: Any) -> None:
         task = queue.pop()
         busy[pipe] = process, task
-        pipe.send(task)
+        with suppress(OSError):  # it has died, as is seen when it is read
+            pipe.send(task)
 
     def start() -> None:
         pipe, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, measure, root),
-                                  daemon=True)
+        process = context.Process(target=_work, args=(
+            theirs, measure, root, keep), daemon=True)
         process.start()
         theirs.close()
         hand_out(pipe, process)
 
-    try:
-        while queue or busy:
-            while queue and len(busy) < jobs:
-                start()
-            for pipe in wait(list(busy)):
-                process, task = busy[pipe]
-                try:
-                    row, error = pipe.recv()
-                except EOFError:  # out of memory, say
-                    process.join()
-                    row = None
-                    error = f'its process ended with {process.exitcode}'
-                    del busy[pipe]
-                else:
-                    if queue:
-                        hand_out(pipe, process)
-                    else:
+    with stop_by(stop):
+        try:
+            while queue or busy:
+                while queue and len(busy) < jobs:
+                    start()
+                ready = [pipe for pipe in wait([*busy, bell])
+                         if pipe is not bell]
+                if stopped and not ready:
+                    break
+                for pipe in ready:
+                    if stopped:
+                        queue.clear()
+                    process, task = busy[pipe]
+                    try:
+                        row, error = pipe.recv()
+                    except (EOFError, OSError):  # out of memory, say
+                        process.join()
+                        row, error = None, _ending(process.exitcode)
                         del busy[pipe]
-                        pipe.close()
-                yield task, row, error
-    finally:
-        for process, _ in busy.values():
-            process.terminate()
+                    else:
+                        if queue:
+                            hand_out(pipe, process)
+                        else:
+                            del busy[pipe]
+                            pipe.close()
+                    yield task, row, error
+        finally:
+            for process, _ in busy.values():
+                process.terminate()
+            for process, _ in busy.values():
+                process.join(GRACE)
+                process.kill()
+    if stopped:
+        raise KeyboardInterrupt(stopped[0])
 
 
 def run_missing(tasks: list[Any], table: Table, measure: Measure, jobs: int,
@@ -134,22 +205,22 @@ def run_missing(tasks: list[Any], table: Table, measure: Measure, jobs: int,
     r"""Runs what has no row in a table yet, and returns what failed."""
     if not tasks:
         return []
-    rows = table.read()
-    done = set(rows[list(tasks[0]._fields)].itertuples(index=False,
-                                                       name=None))
-    todo = [task for task in dict.fromkeys(tasks) if task not in done]
-    left = TimeLeft(rows, todo, jobs)
+    done = table.keys(tasks[0]._fields)
+    todo = [task for task in dict.fromkeys(tasks) if as_key(task) not in done]
+    if todo:
+        table.begin()
+    left = TimeLeft(table.read(), todo, jobs)
     failed = []
     bar = tqdm(total=len(set(tasks)), initial=len(set(tasks)) - len(todo),
                bar_format='{percentage:3.0f}% |{bar:20}| {n_fmt}/{total_fmt} '
                'runs, {elapsed} passed{postfix}')
-    with bar:
+    with bar, closing(execute(todo, measure, jobs, root)) as finished:
         bar.set_postfix_str(left.text())
-        for task, row, error in execute(todo, measure, jobs, root):
+        for task, row, error in finished:
             if row is None:
                 failed.append((task, error))
             else:
-                table.append(**row)
+                table.append(task._fields, **row)
             left.finished(task, row)
             bar.update()
             bar.set_postfix_str(f'{left.text()}, last {task.method} on '
@@ -214,6 +285,8 @@ def take_turns(table: Table, sides: list[tuple[dict[str, Any], Callable]],
     timed = [(row, run) for row in todo for side, run in sides
              if side.items() <= row.items()]
     first = [(None, run) for run in dict.fromkeys(run for _, run in timed)]
+    if timed:
+        table.begin()
     for row, run in tqdm(first + timed, desc=' '.join(map(
             str, others.values()))):
         gc.collect()
@@ -222,8 +295,9 @@ def take_turns(table: Table, sides: list[tuple[dict[str, Any], Callable]],
         seconds = time.process_time() - start
         if row is not None:
             blank = dict.fromkeys(table.own_columns, '')
-            table.append(**{**blank, **row, 'milliseconds': float(
-                f'{1000 * seconds / part:.5g}')})
+            table.append([*row, 'commit'], **{
+                **blank, **row,
+                'milliseconds': float(f'{1000 * seconds / part:.5g}')})
 
 
 def allocations(run: Callable[[], Any]) -> list[int]:
@@ -251,6 +325,7 @@ def peak_mb() -> int:
     status = Path('/proc/self/status')
     if status.exists():
         return int(status.read_text().split('VmHWM:')[1].split()[0]) // 1024
+    import resource  # which Windows has not
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
@@ -290,15 +365,20 @@ def conclude(module: ModuleType, tasks: list[Any],
         table = Table(QUICK / table.path.name, table.own_columns)
         folder = QUICK
     failed = run_missing(tasks, table, module.measure, args.jobs, args.root)
-    rows = table.read()
-    if len(rows):
-        for title, frame in module.tables(rows).items():
-            print(f'\n{title}\n{frame.to_string(index=False)}')
-        for claim in module.claims(rows):
-            print(f'\nThe paper: {claim.paper}\n  {claim.holds}: '
-                  f'{claim.measured}')
-        print('\nFigures:', *module.draw(rows, folder), sep='\n  ')
+    show(module, table.read(), folder)
     report(failed)
+
+
+def show(module: ModuleType, rows: pd.DataFrame, folder: Path) -> None:
+    r"""Prints the tables and claims of rows, and draws their figures."""
+    if rows.empty:
+        return
+    for title, frame in module.tables(rows).items():
+        print(f'\n{title}\n{frame.to_string(index=False)}')
+    for claim in module.claims(rows):
+        print(f'\nThe paper: {claim.paper}\n  {claim.holds}: '
+              f'{claim.measured}')
+    print('\nFigures:', *module.draw(rows, folder), sep='\n  ')
 
 
 def as_json(**settings: Any) -> str:

@@ -1,8 +1,8 @@
 r"""Faults: whatever ends a command, the next one goes on from whole rows."""
-import csv
-import errno
 import json
 import os
+import platform
+import signal
 import subprocess
 import sys
 from itertools import count
@@ -12,10 +12,12 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
+import torch_agcn
 from benchmarks import __main__, results, runner
 from benchmarks.results import Table
 from torch_agcn.datasets import FetchError
 
+IS_GLIBC = platform.libc_ver()[0] == 'glibc'
 REPOSITORY = Path(__file__).parents[2]
 COLUMNS = ['method', 'dataset', 'seed', 'square', 'seconds']
 # An experiment of six runs that take no time, and commands that run it, or a
@@ -23,7 +25,7 @@ COLUMNS = ['method', 'dataset', 'seed', 'square', 'seconds']
 # many bytes not on the disk yet. All in one program and by forks, for it takes
 # a while to import torch.
 PROGRAM = """
-import json, multiprocessing, os, resource, signal, sys
+import json, multiprocessing, os, resource, signal, sys, time
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,17 +38,56 @@ class Task(NamedTuple):
     dataset: str
     seed: int
 
-def measure(task, root, fatal=None):
+def measure(task, root, fatal=None, slow=None):
     if task.seed == fatal:
-        os._exit(9)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task.seed == slow:
+        try:
+            time.sleep(600)
+        finally:
+            sys.stderr.write('cleaned up, ')
+            sys.stderr.flush()
     return dict(task._asdict(), square=task.seed**2, seconds=0.1)
 
-def fake(path, fatal=None):
+def fake(path, jobs=1, table=Table, **options):
     tasks = [Task(method, 'Cora', seed) for seed in range(3)
              for method in 'ab']
     runner.report(runner.run_missing(
-        tasks, Table(Path(path), {columns}), partial(measure, fatal=fatal),
-        1, ''))
+        tasks, table(Path(path), {columns}), partial(measure, **options),
+        jobs, ''))
+
+def stopped(path, by, ignored=False, **options):
+    class Stopping(Table):  # when a row is there, but not yet in the table
+        def append(self, *args, **row):
+            if not by_now:
+                by_now.append(os.kill(os.getpid(), by))
+                time.sleep(0.5)  # another one comes
+            return super().append(*args, **row)
+
+    by_now = []
+    signal.signal(by, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    fake(path, 2, Stopping, **options)
+
+def early(path):
+    class Dying(by_fork.Process):  # before it takes its task
+        def run(self):
+            time.sleep(0.2)
+            os._exit(9)
+
+    by_fork.Process = Dying
+    fake(path)
+
+def twice(path):
+    class Slow(Table):
+        def append(self, *args, **row):
+            time.sleep(0.1)
+            return super().append(*args, **row)
+
+    other = os.fork()
+    fake(path, 1, Slow)
+    if not other:
+        os._exit(0)
+    os.waitpid(other, 0)
 
 def real(path):
     table.TABLE.path = Path(path)
@@ -75,6 +116,8 @@ def run(command, path, write=None, lost=0, limit=-1, **options):
         except SystemExit as error:
             sys.stderr.write(str(error))
             status = 1
+        except KeyboardInterrupt as error:
+            status = 128 + error.args[0]
     os._exit(status)
 
 if __name__ == '__main__':
@@ -88,18 +131,25 @@ if __name__ == '__main__':
 """
 COMMANDS = [
     # In the header; in the middle of a row; when a row was just written.
-    ('fake', 'killed', dict(write=1, lost=120)),
-    ('fake', 'killed', dict(write=3, lost=4)),
-    ('fake', 'killed', dict(write=2, lost=0)),
+    ('fake', 'killed', dict(write=1, lost=20)),
+    ('fake', 'killed', dict(write=5, lost=4)),
+    ('fake', 'killed', dict(write=3, lost=0)),
     ('fake', 'killed', {}),
     ('real', 'whole', {}),
-    ('real', 'torn', dict(write=2, lost=9)),
+    ('real', 'torn', dict(write=3, lost=9)),
     ('real', 'torn', {}),
     # Bytes for a header and some rows:
     ('fake', 'full', dict(limit=450)),
     # A worker that the system ends:
     ('fake', 'full', dict(fatal=2)),
-]
+    ('early', 'early', {}),
+    # Asked to end when two of two workers have finished a run:
+    ('stopped', 'int', dict(by=signal.SIGINT, slow=1)),
+    ('stopped', 'term', dict(by=signal.SIGTERM, slow=1)),
+    ('stopped', 'hup', dict(by=signal.SIGHUP, slow=1)),
+    ('stopped', 'nohup', dict(by=signal.SIGINT, ignored=True)),
+    ('twice', 'twice', {}),
+] if hasattr(os, 'fork') else []
 
 
 @pytest.fixture(scope='module')
@@ -128,6 +178,20 @@ def test_killed_at_any_point(outcomes):
     assert list(zip(rows.method, rows.seed, rows.square)) == [
         ('a', 0, 0), ('b', 0, 0), ('a', 1, 1), ('b', 1, 1), ('a', 2, 4),
         ('b', 2, 4)]
+    header, row = (folder / 'killed.torn').read_text().splitlines()
+    assert header.startswith('method,dataset') and row.startswith('a,Cora,1')
+    # Workers kept their memory, where they can:
+    assert rows.versions.str.endswith(results.KEPT).all() == IS_GLIBC
+
+
+def test_kept_memory_is_recorded_once(monkeypatch):
+    found = {'versions': 'torch=2'}
+    monkeypatch.setattr(results, 'provenance', lambda: found)
+    for done, expected in [(False, 'torch=2'), (True, 'torch=2 malloc=kept'),
+                           (True, 'torch=2 malloc=kept')]:
+        monkeypatch.setattr(torch_agcn, 'keep_memory', lambda done=done: done)
+        results.keep_memory()
+        assert found['versions'] == expected
 
 
 def test_a_real_command_killed(outcomes):
@@ -148,99 +212,28 @@ def test_no_room_and_a_dead_worker(outcomes):
     assert 'goes on from here' in log and 'Traceback' not in log
     status, count, whole, log = lines[8]
     assert status == 1 and '2 runs failed' in log
-    assert 'its process ended with 9' in log
+    assert 'its process was killed' in log and 'fewer --jobs' in log
     assert Table(folder / 'full', COLUMNS).read().seed.tolist() == [0, 0, 1, 1]
+    status, count, whole, log = lines[9]
+    assert status == 1 and count == 1 and '6 runs failed' in log
+    assert 'its process ended with 9' in log and 'Traceback' not in log
 
 
-@pytest.mark.parametrize('order', ['\r\n', '\n'])
-def test_every_cut_of_a_file(order, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, 'fsync', lambda file: None)  # it takes its time
-    table = Table(tmp_path / 'a.csv', ['text', 'number'])
-    rows = [('a,"b"', 1), ('c', 2), ('{"p": 0.5}', 3)]
-    for text, number in rows:
-        table.append(text=text, number=number)
-    content = table.path.read_bytes().replace(b'\r\n', order.encode())
-    lines = content.splitlines(keepends=True)
-    for cut in range(0, len(content), 3):
-        table.path.write_bytes(content[:cut])
-        found = table.read()
-        whole = max(content[:cut].count(b'\n') - 1, 0)
-        assert list(zip(found.text, found.number)) == rows[:whole]
-        table.path.write_bytes(content[:cut])
-        table.append(text='new', number=9)
-        with table.path.open(newline='') as file:
-            first, *others, last = csv.reader(file)
-        assert first == table.columns and len(others) == whole
-        assert last[:2] == ['new', '9']
-    assert len(lines) == 4
+def test_a_signal_loses_no_finished_run(outcomes):
+    folder, lines = outcomes
+    for name, line in zip(['int', 'term', 'hup'], lines[10:13]):
+        assert line[0] == 128 + getattr(signal, f'SIG{name.upper()}')
+        rows = Table(folder / name, COLUMNS).read()
+        assert sorted(zip(rows.method, rows.seed)) == [('a', 0), ('b', 0)]
+        assert line[3].count('cleaned up') == 1
+    assert lines[13][:2] == [0, 7]  # what is ignored ends nothing
 
 
-@pytest.mark.parametrize('code', [errno.ENOSPC, errno.EROFS])
-def test_nothing_half_written_stays(code, tmp_path, monkeypatch):
-    table = Table(tmp_path / 'a.csv', ['text'])
-    table.append(text='first')
-    before = table.path.read_bytes()
-
-    def fsync(file):
-        os.truncate(table.path, len(before) + 3)
-        raise OSError(code, os.strerror(code))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, 'fsync', fsync)
-        with pytest.raises(SystemExit, match=os.strerror(code)):
-            table.append(text='second')
-    assert table.path.read_bytes() == before
-    table.append(text='second')
-    assert table.read().text.tolist() == ['first', 'second']
-
-
-def test_a_place_that_is_none(tmp_path):
-    (tmp_path / 'file').touch()
-    with pytest.raises(SystemExit, match='cannot be written'):
-        Table(tmp_path / 'file' / 'a.csv', ['text']).append(text='')
-
-
-def test_a_table_of_another_version(tmp_path):
-    path = tmp_path / 'a.csv'
-    Table(path, ['old', 'kept']).append(old=1, kept=2)
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match='is of another version'):
-        Table(path, ['kept', 'new']).append(kept=1, new=2)
-    assert path.read_bytes() == before
-    # Columns that only changed places are found by their names:
-    Table(path, ['kept', 'old']).append(kept=4, old=3)
-    assert pd.read_csv(path)[['old', 'kept']].values.tolist() == [
-        [1, 2], [3, 4]]
-
-
-def test_the_readme_is_whole_at_any_time(tmp_path, monkeypatch):
-    readme = tmp_path / 'README.md'
-    readme.write_text('<!-- a -->\nold\n<!-- /a -->\n')
-    monkeypatch.setattr(results, 'README', readme)
-
-    def replace(*args):
-        raise OSError(errno.ENOSPC, 'No space left on device')
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, 'replace', replace)
-        with pytest.raises(SystemExit, match='No space left'):
-            results.write_readme('a', 'new')
-    assert 'old' in readme.read_text()
-    results.write_readme('a', 'new')
-    assert readme.read_text() == '<!-- a -->\nnew\n<!-- /a -->\n'
-    assert os.listdir(tmp_path) == ['README.md']
-    with pytest.raises(ValueError, match="no section 'b'"):
-        results.write_readme('b', '')
-
-
-def test_without_git(tmp_path, monkeypatch):
-    provenance = results.provenance.__wrapped__
-    with monkeypatch.context() as patch:  # an unpacked archive
-        patch.setattr(results, 'ROOT', tmp_path)
-        assert provenance()['commit'] == 'unknown'
-    monkeypatch.setenv('PATH', str(tmp_path))
-    assert provenance()['commit'] == 'unknown'
-    assert 'torch_agcn=' in provenance()['versions']
+def test_two_commands_at_once(outcomes):
+    folder, lines = outcomes
+    assert lines[14][:2] == [0, 7]
+    rows = Table(folder / 'twice', COLUMNS).read()
+    assert not rows.duplicated(['method', 'seed']).any()
 
 
 def test_time_left():
@@ -282,7 +275,8 @@ def test_times_of_one_commit(tmp_path, monkeypatch):
     # Killed after a row, and in the middle of another:
     lines = table.path.read_text().splitlines(keepends=True)
     table.path.write_text(''.join(lines[:-1])[:-3])
-    assert turns(2) == expected
+    with pytest.warns(UserWarning, match='torn'):
+        assert turns(2) == expected
     assert calls == list('abab')
     assert table.read().megabytes.isna().all()
     monkeypatch.setattr(runner.time, 'process_time', count().__next__)
@@ -328,6 +322,30 @@ def test_data_that_cannot_be_had_is_said_once(tmp_path, capsys):
     err = capsys.readouterr().err
     assert err.count('put it there by hand') == 1 and 'and 2 more' in err
     assert 'Traceback' not in err
+
+
+def test_no_run_is_made_in_vain(tmp_path):
+    (tmp_path / 'results').touch()  # no folder
+    with pytest.raises(SystemExit, match='cannot be written'):
+        runner.run_missing([Task('a', 'Nowhere')], Table(
+            tmp_path / 'results' / 'a.csv', ['method', 'dataset', 'seconds']),
+            None, 1, '')
+
+
+def test_an_output_without_all_letters(tmp_path):
+    # Nor with a home, a folder of its own or a locale:
+    program = ('import runpy, sys; sys.modules["benchmarks.report"] = m = '
+               'type(sys)("report"); m.main = lambda argv: print("\\xb1"); '
+               'runpy.run_module("benchmarks", run_name="__main__")')
+    env = {**os.environ, 'PYTHONPATH': str(REPOSITORY), 'LC_ALL': 'C',
+           'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+    env.pop('HOME', None)
+    env.pop('PYTHONIOENCODING', None)
+    done = subprocess.run(
+        [sys.executable, '-c', program, 'report'], cwd=tmp_path, env=env,
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ('\\xb1', '±')
 
 
 @pytest.mark.parametrize('argv, message', [
