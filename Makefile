@@ -20,8 +20,10 @@ $(VENV)/ready: $(LOCK) setup.py
 	touch $@
 
 # torch_scatter and torch_sparse are built from source, which takes a quarter
-# of an hour; their wheels are kept for each version of torch and Python.
-WHEELS = $(HOME)/.cache/torch_agcn/wheels/$(shell $(BIN)/python -c \
+# of an hour; their wheels are kept for each version of torch and Python. Of
+# the wheels there, those with the names and versions of the lock are taken.
+EXTENSIONS = --no-deps --constraint $(LOCK) torch_scatter torch_sparse
+WHEELS = $(or $(HOME),$(CURDIR)/$(VENV))/.cache/torch_agcn/wheels/$(shell $(BIN)/python -c \
 	"import sys, torch; print('torch-%s-cp%d%d' % (torch.__version__, *sys.version_info[:2]))")
 
 test-extensions: $(VENV)/extensions
@@ -29,14 +31,12 @@ test-extensions: $(VENV)/extensions
 
 $(VENV)/extensions: $(VENV)/ready
 	$(INSTALL) setuptools wheel ninja
-	mkdir -p "$(WHEELS)"
-	for name in torch_scatter torch_sparse; do \
-		ls "$(WHEELS)"/$$name-*.whl > /dev/null 2>&1 || \
-		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip wheel \
-			--no-build-isolation --no-deps --wheel-dir "$(WHEELS)" $$name || \
-		exit 1; \
-	done
-	$(BIN)/python -m pip install --quiet "$(WHEELS)"/*.whl
+	wheels="$(WHEELS)"; mkdir -p "$$wheels"; \
+	install="$(BIN)/python -m pip install --quiet --no-index $(EXTENSIONS)"; \
+	$$install --find-links "$$wheels" 2> /dev/null || { \
+		PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip wheel \
+			--no-build-isolation --wheel-dir "$$wheels" $(EXTENSIONS) && \
+		$$install --find-links "$$wheels"; }
 	touch $@
 
 test-data: $(VENV)/ready
