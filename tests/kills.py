@@ -79,10 +79,13 @@ def rows_of(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    r"""All files, and what is in those that people read."""
+    r"""All files, and what is in those that people read. What a kill leaves
+    beside them does not count.
+    """
     return {str(path.relative_to(folder)): path.read_text()
             if path.suffix in ('.yaml', '.md') else ''
-            for path in folder.rglob('*') if path.is_file()}
+            for path in folder.rglob('*') if path.is_file()
+            and path.suffix not in ('.torn', '.part')}
 
 
 def difference(whole: Path, killed: Path) -> str:

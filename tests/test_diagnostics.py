@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
+from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import (
     APPNP,
     GAE,
@@ -40,6 +41,7 @@ from torch_agcn.functional import (
     mean_average_distance,
     relative_energy,
 )
+from torch_agcn.loader import ImportanceWeights
 
 PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
 OURS = dict(energy='relative', beta=1.0, residual=True)
@@ -197,6 +199,47 @@ def test_sparse_tensor():
     weight = torch.rand(edge_index.size(1))
     adj = SparseTensor.from_edge_index(edge_index, weight, (12, 12)).t()
     assert measure(x, adj) == expected(x, edge_index, weight)
+    # All pairs of nodes, three times each:
+    node = torch.arange(12)
+    edge_index = torch.cartesian_prod(node, node).t().repeat(1, 3)
+    adj = SparseTensor.from_edge_index(edge_index, None, (12, 12)).t()
+    assert adj.nnz() == 3 * 144
+    assert measure(x, adj) == expected(x, edge_index)
+    # Values that NumPy changes, on a wide input that is looked up:
+    x = torch.randn(12, 40)
+    adj = adj.set_value(torch.ones(adj.nnz()), layout='coo')
+    recorder = SmoothnessRecorder(Same())
+    for _ in range(2):
+        recorder.model(x, adj)
+        recorder.step()
+        row, col, weight = adj.coo()
+        assert measures(recorder.records[-2]) == expected(
+            x, torch.stack([col, row]), weight)
+        weight.numpy()[:100] = 0
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+@pytest.mark.filterwarnings('ignore:Using .NeighborSampler.')
+def test_sampled_neighbors():
+    x, edge_index = graph(40, 200)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    data = Data(x=x.repeat(1, 5), edge_index=edge_index.repeat(1, 2))
+    loader = NeighborLoader(data, [3, 3], batch_size=8)
+    weights = ImportanceWeights(loader)
+    model = AGCN(40, 8, 2, momentum=0.1, **OURS)
+    recorder = SmoothnessRecorder(model)
+    for batch in loader:
+        args = batch.x, batch.edge_index
+        kwargs = weights(batch)
+        model.train()(*args, **kwargs)
+        before, first, _ = recorder.records[-3:]
+        assert measures(before) == expected(*args, kwargs['edge_weight'])
+        conv = model.convs[0]
+        assert 0 < first.gate == float(conv.gate(*args, **kwargs)) < 1
+        recorder.step()
+    assert len(recorder.records) == 3 * len(loader)
+    assert recorder.skipped == {}
 
 
 class Deep(torch.nn.Module):
@@ -329,6 +372,24 @@ def test_learnt_gate_of_the_same_input():
     assert gates[0] < gates[1] == float(conv.gate(x, edge_index))
 
 
+@pytest.mark.parametrize('energy', ['total', 'relative'])
+def test_gates_of_a_running_estimate(energy):
+    x, (_, edge_index) = torch.randn(12, 40), graph()
+    beta = dict(total=1e-9, relative=1.0)[energy]
+    conv = AGCNConv(40, 4, energy=energy, beta=beta, momentum=0.5)
+    recorder = SmoothnessRecorder(conv)
+    for scale in range(1, 5):
+        noise = torch.randn(12, 40)
+        conv.train()(scale * x + noise, edge_index)
+        trained = float(conv.gate(x, edge_index))
+        conv.eval()(x, edge_index)  # the same each time
+        gates = [r.gate for r in recorder.records[-4:] if r.layer == 1]
+        assert gates == [trained, float(conv.gate(x, edge_index))]
+        recorder.step()
+    gates = [r.gate for r in recorder.records if r.layer == 1]
+    assert len(set(gates)) == 4 and all(0 < gate < 1 for gate in gates)
+
+
 # Passes and epochs ###########################################################
 
 
@@ -414,6 +475,86 @@ def test_a_graph_or_features_that_change():
         step()
 
 
+@pytest.mark.parametrize('width', [4, 40])  # measured anew, and looked up
+def test_changes_that_no_version_counter_sees(width):
+    x, (_, edge_index) = torch.randn(12, width), graph()
+    weight, batch = torch.rand(edge_index.size(1)), torch.zeros(12).long()
+    model = GCN(width, 8, 2)
+    recorder = SmoothnessRecorder(model)
+
+    def step():
+        for mode in [True, False, False]:
+            with torch.no_grad():
+                model.train(mode)(x, edge_index, weight, batch=batch)
+        recorder.step()
+        train, out = recorder.records[-6], recorder.records[-3]
+        assert train.name == out.name == 'input'
+        assert measures(train) == measures(out) == expected(
+            x.double(), edge_index, weight, batch)
+
+    step()
+    step()
+    for change in [lambda: x.numpy().__imul__(3),
+                   lambda: x.numpy()[3].__setitem__(2, 9.0),
+                   lambda: x.numpy()[:, :2].__setitem__(
+                       slice(None), x.numpy()[:, 1::-1].copy()),
+                   lambda: x.numpy().__setitem__(
+                       slice(None), x.numpy()[::-1].copy()),
+                   lambda: x.data.mul_(1 + 1e-4),
+                   lambda: edge_index.numpy()[:, 0].__setitem__(0, 5),
+                   lambda: weight.numpy()[1:2].__imul__(2),
+                   lambda: x.numpy().__imul__(1e30),
+                   # The sums of features are infinite from here on:
+                   lambda: x.numpy().__setitem__(slice(None), 3e37),
+                   lambda: x.numpy()[0].__imul__(0.5)]:
+        change()
+        step()
+
+
+def test_an_input_of_another_kind():
+    x, (_, edge_index) = torch.randn(12, 40), graph()
+    adj = to_torch_csr_tensor(edge_index.flip(0), size=(12, 12))
+    conv = Same()
+    recorder = SmoothnessRecorder(conv)
+    forms = [edge_index, edge_index.int(), adj, adj.to_sparse_coo(),
+             EdgeIndex(edge_index, sparse_size=(12, 12))]
+    for form in [*forms, *forms]:
+        for features in [x, x.double(), x.to_sparse(), x.to_sparse_csr(),
+                         x.to_sparse_csc(), x.bfloat16()]:
+            conv(features, form)
+            recorder.step()
+            before, after = recorder.records[-2:]
+            assert measures(before) == measures(after)
+            assert measures(after) == expected(
+                features.to_dense().float(), edge_index)
+    assert recorder.skipped == {}
+
+
+@pytest.mark.parametrize('form', ['edge_index', 'coo', 'csr'])
+def test_more_edges_than_pairs_of_nodes(form):
+    # All pairs with self-loops, three times each:
+    node = torch.arange(5)
+    edge_index = torch.cartesian_prod(node, node).t().repeat(1, 3)
+    edge_index = edge_index[:, edge_index[1].argsort(stable=True)]
+    ones = torch.ones(edge_index.size(1))
+    given = dict(
+        edge_index=edge_index,
+        coo=torch.sparse_coo_tensor(edge_index.flip(0), ones, (5, 5)),
+        csr=torch.sparse_csr_tensor(15 * torch.arange(6), edge_index[0], ones,
+                                    (5, 5)))[form]
+    x = torch.randn(5, 4)
+    for model in [AGCN(4, 8, 2, cached=True), AGCN(4, 8, 2, **OURS),
+                  GraphSAGE(4, 8, 2)]:
+        recorder = SmoothnessRecorder(model)
+        model(x, given)
+        assert len(recorder.records) == 3 and recorder.skipped == {}
+        found = recorder.records[0]
+        # Ten pairs, in both directions, three times:
+        pairs = torch.cdist(x, x).square().sum() * 3 / 2
+        assert found.dirichlet_energy == pytest.approx(float(pairs), rel=1e-4)
+        assert measures(found) == expected(x, given)
+
+
 # Nothing else changes ########################################################
 
 
@@ -433,6 +574,7 @@ def train(model, every=None, epochs=4):
         if recorder:
             recorder.step()
     return recorder, [out, torch.get_rng_state(), *model.parameters(),
+                      *model.buffers(),
                       *(p.grad for p in model.parameters())]
 
 
@@ -441,6 +583,7 @@ def train(model, every=None, epochs=4):
     lambda: GAT(8, 16, 2, 4, dropout=0.5),
     lambda: AGCN(8, 16, 2, 4, dropout=0.5, cached=True, num_hops=2, **OURS),
     lambda: AGCN(8, 16, 2, 4, dropout=0.5, learn_beta=True, norm='BatchNorm'),
+    lambda: AGCN(8, 16, 2, 4, dropout=0.5, momentum=0.1),
 ])
 def test_training_is_the_same(make):
     model = make()
@@ -591,6 +734,21 @@ def test_other_outputs_are_left_out():
         with pytest.warns(UserWarning, match=match):
             layer(torch.randn(3, 2), PATH)
         assert [r.layer for r in recorder.records] == layers
+
+
+def test_nothing_ends_a_forward_pass(monkeypatch):
+    x, edge_index = graph()
+    conv = AGCNConv(8, 4)
+    recorder = SmoothnessRecorder(conv)
+
+    def gate(*args, **kwargs):
+        raise RuntimeError('out of memory')
+
+    monkeypatch.setattr(conv, 'gate', gate)
+    with pytest.warns(UserWarning, match="'AGCNConv': out of memory"):
+        out = conv(x, edge_index)
+    assert out.size() == (12, 4) and 'AGCNConv' in recorder.skipped
+    assert [r.name for r in recorder.records] == ['input']
 
 
 # Arguments ###################################################################

@@ -142,6 +142,9 @@ def test_weights_by_hand():
     strata = torch.tensor([0, 1, 0, 0, 0, 0, 1, 2])
     found = ImportanceWeights(loader, strata)(batch)
     assert found['node_weight'].tolist() == [5, 2, 0, 0, 0]
+    # Any numbers tell strata apart, and ask for no memory:
+    found = ImportanceWeights(loader, 2**60 * (strata - 1))(batch)
+    assert found['node_weight'].tolist() == [5, 2, 0, 0, 0]
     # Weights of the graph multiply those of the sample:
     data.edge_weight = torch.arange(1.0, 10.0)
     batch.edge_weight = data.edge_weight[[0, 2, 4, 5, 6]]
@@ -183,12 +186,13 @@ def test_what_cannot_be_weighted():
         with pytest.raises(ValueError, match=match):
             ImportanceWeights(loader, **kwargs)
 
-    refused("a 'list'; pass a 'NeighborLoader'", [data])
+    refused("'list'; pass a 'NeighborLoader'", [data])
     refused('MixedBatchSampler',
             NeighborLoader(data, [2], input_nodes=torch.arange(3)))
     refused('directional',
             NeighborLoader(data, [2], subgraph_type='induced'))
-    refused('strata of 2', NeighborLoader(data, [2]), strata=torch.zeros(2))
+    refused("'strata' of shape .2", NeighborLoader(data, [2]),
+            strata=torch.zeros(2))
     loops = data.clone()
     loops.edge_index = torch.cat([data.edge_index,
                                   torch.tensor([[1], [1]])], dim=1)

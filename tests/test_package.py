@@ -1,5 +1,7 @@
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -70,6 +72,49 @@ def test_wheel_has_the_package_and_nothing_else(tmp_path):
     assert {n for n in names if n.startswith('torch_agcn/')} == package
 
 
+PYTHON = """#!/bin/sh
+echo "$*" >> "$HOME/calls"
+folder="$HOME/.cache/torch_agcn/wheels/torch-1-cp311"
+case "$*" in
+-c*) echo torch-1-cp311 ;;
+*"pip wheel"*) touch "$folder/torch_scatter-2.1.2-x.whl" ;;
+*--no-index*) test -e "$folder/torch_scatter-2.1.2-x.whl" ;;
+esac
+"""
+
+
+@pytest.mark.skipif(shutil.which('make') is None, reason='no make')
+@pytest.mark.parametrize('wheel, builds', [('torch_scatter-2.1.2-x', 0),
+                                           ('torch_scatter-9.9.9-x', 1)])
+def test_extensions_are_those_of_the_lock(wheel, builds, tmp_path):
+    lock = (ROOT / 'requirements.lock').read_text().splitlines()
+    for name in ['torch-scatter', 'torch-sparse', 'ninja', 'wheel']:
+        assert [line for line in lock if line.startswith(f'{name}==')]
+
+    # Python only writes down what it is asked for:
+    python = tmp_path / 'venv' / 'bin' / 'python'
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    (tmp_path / 'venv' / 'ready').touch()
+    folder = tmp_path / '.cache' / 'torch_agcn' / 'wheels' / 'torch-1-cp311'
+    folder.mkdir(parents=True)
+    for name in [wheel, 'foreign-1.0-x']:
+        (folder / f'{name}.whl').touch()
+    subprocess.run(['make', '-C', ROOT, f'VENV={tmp_path / "venv"}',
+                    'test-extensions'], check=True, capture_output=True,
+                   env={**os.environ, 'HOME': str(tmp_path)})
+
+    calls = [call for call in (tmp_path / 'calls').read_text().splitlines()
+             if ' pip ' in call]
+    assert sum('pip wheel' in call for call in calls) == builds
+    installs = [call for call in calls if 'torch_scatter' in call]
+    assert len(installs) == 1 + 2 * builds
+    for call in installs:
+        assert '.whl' not in call
+        assert '--constraint requirements.lock torch_scatter torch' in call
+
+
 def test_modules_are_there_without_another_import():
     code = """
 import torch_agcn
@@ -90,6 +135,45 @@ except AttributeError as error:
                          capture_output=True, text=True, cwd=ROOT,
                          check=False)
     assert out.returncode == 0, out.stderr
+
+
+@pytest.mark.parametrize('folder', ['torch_agcn', 'benchmarks'])
+def test_nothing_hangs_on_an_assert(folder):
+    found = [f'{file.relative_to(ROOT)}:{node.lineno}'
+             for file in (ROOT / folder).rglob('*.py')
+             for node in ast.walk(ast.parse(file.read_text('utf-8')))
+             if isinstance(node, ast.Assert)]
+    assert not found  # 'python -O' leaves them out
+
+
+def test_without_asserts_and_docstrings():
+    code = """
+import numpy as np, scipy.sparse as sp, torch, torch_agcn
+from benchmarks import __main__
+from benchmarks.baselines.lp import harmonic
+from torch_agcn.label_expansion import co_training
+edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+x = torch.rand(3, 4)
+for form in [edge_index, torch.cat([edge_index, edge_index[:1]], 0)]:
+    try:
+        print(torch_agcn.AGCNConv(4, 2, energy='relative')(x, form).shape)
+    except ValueError as error:
+        print(error)
+try:
+    harmonic(sp.csr_matrix(np.array([[0, np.nan], [np.nan, 0]])), np.eye(2),
+             np.array([True, False]))
+except ValueError as error:
+    print(error)
+y = torch.tensor([0, -1, 1])
+print(co_training(edge_index, y, y >= 0, 1).train_mask.tolist())
+__main__.usage(['ablation'])
+"""
+    out = subprocess.run([sys.executable, '-OO', '-W', 'ignore', '-c', code],
+                         capture_output=True, text=True, cwd=ROOT,
+                         check=False)
+    for line in ['torch.Size([3, 2])', "'edge_index' of shape [3, 4]",
+                 'do not converge', '[True, True, True]', 'ablation']:
+        assert line in out.stdout, out.stderr
 
 
 def test_public_names():

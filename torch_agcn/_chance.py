@@ -13,12 +13,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from torch_agcn._edges import Edges
-from torch_agcn._energy import blocks, row_dot
+from torch_agcn._energy import row_dot
 from torch_agcn._groups import OneGraph
-from torch_agcn._spmm import CSR
+from torch_agcn._spmm import CSR, blocks
 
 RANDOM_PAIRS = 2**14
-BLOCK = 2**20  # numbers: fewer blocks are fewer waits for other threads
 LEVELS = 2**12  # of similarity between zero and one
 NOTHING_TO_SAY = 0.9  # From here on, features cannot tell edges apart.
 
@@ -164,7 +163,7 @@ def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
                 weight: Tensor | None, bar: tqdm) -> Tensor:
     r"""The cosines of totals, without what either gave the other."""
     out = torch.empty(i.numel(), dtype=u.dtype, device=u.device)
-    for some in blocks(i.numel(), u.size(1), BLOCK):
+    for some in blocks(i.numel(), u.size(1)):
         a = total.index_select(0, i[some])
         b = total.index_select(0, j[some])
         length = a.norm(dim=-1) * b.norm(dim=-1)

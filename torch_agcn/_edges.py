@@ -98,28 +98,25 @@ def with_self_loops(edges: Edges, num_nodes: int, fill: float,
     that they were stay with weight zero, so that the number of edges depends
     on no value.
     """
-    row, col, weight = edges
+    row, col, _ = edges
     node = torch.arange(num_nodes, device=row.device)
     is_loop = row == col
     has_none = can_look(row) and not is_loop.any()
-    if has_none and weight is None and fill == 1.0:
-        loops = None
-    elif has_none:
-        weight = edges.weighted(dtype).weight
+    index = torch.cat([row, node]), torch.cat([col, node])
+    if has_none and edges.weight is None and fill == 1.0:
+        return Edges(*index, None)
+    weight = torch.ones_like(row, dtype=dtype) if (
+        edges.weight is None) else edges.weight
+    if has_none:
         loops = torch.full_like(node, fill, dtype=dtype)
     else:
-        weight = edges.weighted(dtype).weight
-        assert weight is not None
         number = torch.arange(row.numel(), device=row.device)
         last = number.new_full((num_nodes + 1, ), -1).scatter_reduce(
             0, torch.where(is_loop, row, num_nodes), number, 'amax')[:-1]
         values = torch.cat([weight, weight.new_full((1, ), fill)])
         loops = values[torch.where(last < 0, row.numel(), last)]
         weight = torch.where(is_loop, 0.0, weight)
-    if loops is not None:
-        assert weight is not None
-        weight = torch.cat([weight, loops])
-    return Edges(torch.cat([row, node]), torch.cat([col, node]), weight)
+    return Edges(*index, torch.cat([weight, loops]))
 
 
 def both_ways(edges: Edges, num_sources: int) -> Edges:

@@ -129,6 +129,7 @@ def groups_of(owner: str, batch: OptTensor, batch_size: int | None,
     graphs than nodes, and no device has to be waited for.
     """
     if batch is None:
+        _checks.check_batch_size(owner, batch_size)
         return OneGraph()
     _checks.check_batch(owner, batch, batch_size, num_nodes)
     if can_look(batch) and num_nodes > 0:
@@ -143,5 +144,5 @@ def groups_of(owner: str, batch: OptTensor, batch_size: int | None,
         _checks.refuse(owner, "'batch' under 'torch.compile', where graphs "
                        'cannot be counted', "pass 'batch_size'")
     else:
-        size = int(batch.max()) + 1
+        size = _checks.check_graph_numbers(owner, batch, None)
     return ManyGraphs(batch, size)

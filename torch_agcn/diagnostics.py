@@ -24,9 +24,11 @@ from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import is_sparse
 
 from torch_agcn import _checks, functional
+from torch_agcn._cache import tensors_of
 from torch_agcn._chance import find_chance, to_pairs
 from torch_agcn._edges import to_edges
 from torch_agcn._energy import to_measure
+from torch_agcn._tracing import accumulation_dtype
 from torch_agcn.nn.conv import GatedDiffusion
 
 __all__ = ['ChanceEdges', 'Record', 'SmoothnessRecorder', 'chance_edges']
@@ -137,7 +139,7 @@ def chance_edges(
     Then, :obj:`chance_edges(x, edge_index).plot()` shows both distributions.
     """
     owner = 'chance_edges'
-    _checks.check_steps(owner, steps)
+    _checks.check_whole(owner, steps=steps)
     _checks.check_features(owner, x, node_dim=0)
     _checks.check_devices(owner, x.device, edge_index=edge_index,
                           edge_weight=edge_weight)
@@ -201,7 +203,9 @@ class SmoothnessRecorder:
     forms.
     Outputs, gradients, random numbers, :obj:`state_dict` and copies of the
     model are what they would be without.
-    Nothing of what is measured is kept.
+    An input that is the same as before, on the same graph, is not measured
+    again. It is known by a random projection, a number for each node, and the
+    graph by a copy; nothing else is kept.
 
     Epochs are counted by :meth:`step`, as learning rate schedulers do it.
     In each epoch whose number is a multiple of :obj:`every`, the first forward
@@ -216,7 +220,8 @@ class SmoothnessRecorder:
           used. If there is none, all nodes count as one graph.
         * Layers between nodes of two types (a tuple :obj:`x`), on graphs that
           they make themselves, or with negative weights cannot be measured.
-          They are left out with a warning, see :obj:`skipped`.
+          They are left out with a warning, see :obj:`skipped`. So is
+          whatever else fails: recording never ends a forward pass.
         * Hooks have no place in compiled code: a model made by
           :meth:`torch.compile` runs as fast as ever, but is not measured.
           Call the model it was made of once in the epochs of interest, *e.g.*
@@ -263,9 +268,9 @@ class SmoothnessRecorder:
 
     def __init__(self, model: Module, every: int = 1,
                  modules: Iterable[str] | None = None) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise ValueError(f"'{NAME}' got every={every}; pass a whole "
-                             f'number >= 1, e.g. 10 for every tenth epoch')
+        _checks.check_whole(NAME, 1, every=every)
+        _checks.check_kind(NAME, Module, "pass a 'torch.nn.Module'",
+                           model=model)
         self.model = _unwrap(model)
         self.every = every
         self.records = []
@@ -275,6 +280,7 @@ class SmoothnessRecorder:
         self._handles: list[Any] = []
         self._modes: set[str] = set()  # of this epoch, measured already
         self._pass = _Pass()
+        self._input = _Input()
         self.attach()
 
     def attach(self) -> 'SmoothnessRecorder':
@@ -304,6 +310,7 @@ class SmoothnessRecorder:
             handle.remove()
         self._handles = []
         self._pass = _Pass()
+        self._input = _Input()
 
     def __enter__(self) -> 'SmoothnessRecorder':
         return self.attach()
@@ -341,6 +348,7 @@ class SmoothnessRecorder:
         modes = {record.mode for record in self.records}
         if mode is None:
             mode = 'eval' if 'eval' in modes else 'train'
+        _checks.check_choice(f'{NAME}.plot', ('train', 'eval'), mode=mode)
         if mode not in modes:
             raise ValueError(
                 f"'{NAME}.plot' has no record of mode '{mode}' (but of "
@@ -387,52 +395,33 @@ class SmoothnessRecorder:
             try:
                 call = _complete(_read_call(module, args, kwargs), out, module,
                                  this.call)
-            except ValueError as error:
+            except Exception as error:
                 self._skip(name or type(module).__name__, error)
                 return
             this.call = call._replace(x=None)
             if this.layer == 0:
-                self._record('input', call.x, call)
-            self._record(name or type(module).__name__, out, call,
-                         lambda: self._gates(module, args, kwargs))
+                self._record('input', lambda: self._input.measure(
+                    call, this.mode), list)
+            self._record(name or type(module).__name__,
+                         lambda: _measure(out, call),
+                         lambda: _gates(module, args, kwargs))
 
-    def _record(self, name: str, x: Any, call: '_Call',
-                gate: Callable[[], list[float]] = list) -> None:
+    def _record(self, name: str, measure: Callable[[], list[float]],
+                gate: Callable[[], list[float]]) -> None:
         this = self._pass
         try:
-            energy, relative, distance = self._measure(x, call)
-        except ValueError as error:
+            energy, relative, distance = measure()
+            gates = gate()
+        except Exception as error:
             self._skip(name, error)
         else:
-            gates = gate()
             self.records.append(Record(
                 self.epoch, this.layer, name, this.mode or '', energy,
                 relative, distance, sum(gates) / len(gates) if gates else None,
                 tuple(gates)))
         this.layer += 1
 
-    def _measure(self, x: Any, call: '_Call') -> list[float]:
-        batch = call.batch
-        if isinstance(x, Tensor) and x.dim() > 1:
-            x = x.flatten(1) if call.node_dim == 0 else x
-            if batch is not None and batch.numel() != x.size(-2):
-                batch = None
-        found = []
-        for measure in MEASURES:
-            args = call.edge_index, call.edge_weight, batch
-            value = measure(x, *args).mean()
-            if not value.isfinite():  # It may have one in double precision.
-                value = measure(x.double(), *args).mean()
-            found.append(float(value))
-        return found
-
-    def _gates(self, module: Module, args: Any, kwargs: Any) -> list[float]:
-        if not isinstance(module, GatedDiffusion):
-            return []
-        return module.gate(*args, **kwargs).view(module.num_hops, -1).mean(
-            1).tolist()
-
-    def _skip(self, name: str, reason: ValueError) -> None:
+    def _skip(self, name: str, reason: Exception) -> None:
         if name not in self.skipped:
             self.skipped[name] = str(reason)
             warnings.warn(f"'{NAME}' leaves out '{name}': {reason}",
@@ -466,6 +455,86 @@ class _Call(NamedTuple):
     edge_weight: OptTensor = None
     batch: OptTensor = None
     node_dim: int = -2
+
+
+def _measure(x: Any, call: _Call) -> list[float]:
+    batch = call.batch
+    if isinstance(x, Tensor) and x.dim() > 1:
+        x = x.flatten(1) if call.node_dim == 0 and x.dim() > 2 else x
+        if batch is not None and batch.numel() != x.size(-2):
+            batch = None
+    found = []
+    for measure in MEASURES:
+        args = call.edge_index, call.edge_weight, batch
+        value = measure(x, *args).mean()
+        if not value.isfinite():  # It may have one in double precision.
+            value = measure(x.double(), *args).mean()
+        found.append(float(value))
+    return found
+
+
+def _gates(module: Module, args: Any, kwargs: Any) -> list[float]:
+    if not isinstance(module, GatedDiffusion):
+        return []
+    return module.gate(*args, **kwargs).view(module.num_hops, -1).mean(
+        1).tolist()
+
+
+_Key = tuple[Any, list[OptTensor]]  # settings, and tensors to compare
+
+
+class _Input:
+    r"""The measures of the latest input in each mode.
+
+    No version counter tells whether features are the same: NumPy changes them
+    without a trace. Their values do, by a random projection, which costs much
+    less than the measures do. It misses only what is lost in rounding when
+    the features of a node are summed.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str | None, tuple[_Key, list[float]]] = {}
+        self.direction = torch.empty(0)
+
+    def measure(self, call: _Call, mode: str | None) -> list[float]:
+        key = self._key(call)
+        if key is None:
+            return _measure(call.x, call)
+        for other, found in list(self.known.values()):
+            if _is_equal(key, other):
+                return found
+        found = _measure(call.x, call)
+        copies = [v if v is None else v.clone() for v in key[1]]
+        self.known[mode] = (key[0], copies), found
+        return found
+
+    def _key(self, call: _Call) -> _Key | None:
+        x = call.x
+        if not isinstance(x, Tensor) or not x.is_floating_point() or (
+                x.dim() < 2 or x.size(-1) < 32 or x.layout not in (
+                    torch.strided, torch.sparse_coo, torch.sparse_csr)):
+            return None  # It cannot be measured, or that costs little.
+        direction = self.direction
+        if direction.size(0) != x.size(-1) or direction.device != x.device:
+            generator = torch.Generator()
+            generator.seed()
+            direction = 1 + torch.rand(x.size(-1), generator=generator)
+            direction = self.direction = direction.to(x.device)
+        x = x.to(accumulation_dtype(x.dtype))
+        projected = x @ direction.to(x.dtype)
+        if not bool(projected.isfinite().all()):
+            return None
+        return ((type(call.edge_index), call.node_dim, call.x.dtype),
+                [projected, *tensors_of(call.edge_index), call.edge_weight,
+                 call.batch])
+
+
+def _is_equal(a: _Key, b: _Key) -> bool:
+    return a[0] == b[0] and len(a[1]) == len(b[1]) and all(
+        (v is w) if v is None or w is None else (
+            (v.device, v.dtype, v.layout) == (w.device, w.dtype, w.layout)
+            and torch.equal(v, w))
+        for v, w in zip(a[1], b[1]))
 
 
 class _Pass(threading.local):
@@ -554,7 +623,12 @@ def _find_layers(model: Module,
                     f'name the modules to watch, e.g. modules={some}' if some
                     else 'pass the model that it is a part of'))
         return layers
-    names = [names] if isinstance(names, str) else list(names)
+    given: Any = names
+    is_list = isinstance(given, Iterable) and not isinstance(
+        given, (str, Tensor))
+    names = list(given) if is_list else [given]
+    if not all(isinstance(name, str) for name in names):
+        _checks.refuse(NAME, f'modules={names}', 'pass a list of names')
     unknown = [name for name in names if name not in found]
     if unknown or not names:
         raise ValueError(

@@ -5,7 +5,6 @@ Pure functions: tensors in, tensors out. All of them take node features
 :obj:`batch` vector for many graphs at once; they sum in :obj:`float32` at
 least, and are differentiable in features and edge weights.
 """
-import math
 import warnings
 
 import torch
@@ -131,6 +130,7 @@ def relative_energy(
     """
     x, edges, groups = _read('relative_energy', x, edge_index, edge_weight,
                              batch, batch_size)
+    _checks.check_flags('relative_energy', add_self_loops=add_self_loops)
     if add_self_loops:
         edges = with_self_loops(edges, x.size(-2), 1.0, x.dtype)
     L = _laplacian(x, edge_index, edges)
@@ -177,8 +177,10 @@ def mean_average_distance(
     """
     x, edges, groups = _read('mean_average_distance', x, edge_index,
                              edge_weight, batch, batch_size)
-    row, col, weight = edges.weighted(x.dtype)
-    edges = Edges(row, col, torch.where(row == col, 0.0, weight))
+    is_loop = edges.row == edges.col
+    if not can_look(is_loop) or bool(is_loop.any()):
+        row, col, weight = edges.weighted(x.dtype)
+        edges = Edges(row, col, torch.where(is_loop, 0.0, weight))
     distance, has_neighbor = _distances(x, _laplacian(x, edge_index, edges),
                                         groups)
     count = groups.sum(has_neighbor.to(x.dtype))
@@ -209,6 +211,7 @@ def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
         tensor([0.0000, 0.6321, 1.0000])
     """
     _checks.check_gate('anisotropic_gate', energy, beta)
+    beta = beta if isinstance(beta, Tensor) else float(beta)
     return _energy.gate_of(energy.to(accumulation_dtype(energy.dtype)), beta)
 
 
@@ -269,7 +272,7 @@ def anisotropic_weights(
         return run_eagerly(anisotropic_weights, x, edge_index, edge_weight,
                            steps, batch, batch_size)
     owner = 'anisotropic_weights'
-    _checks.check_steps(owner, steps)
+    _checks.check_whole(owner, steps=steps)
     _checks.check_features(owner, x, node_dim=0)
     x, edges, groups = _read(owner, x, edge_index, edge_weight, batch,
                              batch_size)
@@ -312,18 +315,35 @@ def _distances(x: Tensor, L: Laplacian,
     """
     # Unit vectors, centred. Then 1 - cos is half a squared distance, which
     # does not cancel. Zero vectors have a direction of their own.
-    top = torch.linalg.vector_norm(x.detach(), math.inf, -1, keepdim=True) if (
-        x.size(-1) > 0) else x.sum(-1, keepdim=True)
-    x = x / torch.where(top > 0, top, 1.0)
+    x = x if x.size(-1) > 0 else torch.nn.functional.pad(x, (0, 1))
+    parts = _columns(x)
+    top = torch.cat([x[..., some].detach().abs().amax(-1, keepdim=True)
+                     for some in parts], dim=-1).amax(-1, keepdim=True)
+    top = torch.where(top > 0, top, 1.0)
+    if not can_look(x) or not bool(((top > 1e-12) & (top < 1e12)).all()):
+        x = x / top  # whose squares are in range
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    x = x / torch.where(length > 0, length, 1.0)
-    x = x - groups.rows(groups.mean(x))
-    distance = torch.zeros_like(L.received)
-    for part in (x, (length == 0).to(x.dtype)):
-        square = row_dot(part, part)
-        distance = distance + (L.received * square + L.adj(
-            square.unsqueeze(-1)).squeeze(-1)) / 2 - row_dot(part,
-                                                             L.adj(part))
+    is_zero = length == 0
+    unit = torch.where(is_zero, 1.0, length)
+
+    def terms(part: Tensor) -> tuple[Tensor, Tensor]:
+        return row_dot(part, part), row_dot(part, L.adj(part))
+
+    square, mixed = terms(is_zero.to(x.dtype))
+    for some in parts:
+        part = x[..., some] / unit
+        own = terms(part - groups.rows(groups.mean(part)))
+        square, mixed = square + own[0], mixed + own[1]
+    around = L.adj(square.unsqueeze(-1)).squeeze(-1)
+    distance = (L.received * square + around) / 2 - mixed
     has_neighbor = L.received > 0
     return torch.where(has_neighbor, distance / torch.where(
         has_neighbor, L.received, 1.0), 0.0), has_neighbor
+
+
+def _columns(x: Tensor) -> list[slice]:
+    r"""Blocks of columns, small enough to stay in the processor's cache."""
+    width, step = x.size(-1), max(2**18 // max(x.size(-2), 1), 16)
+    if not can_look(x) or x.requires_grad or width <= step:
+        return [slice(None)]
+    return [slice(i, i + step) for i in range(0, width, step)]

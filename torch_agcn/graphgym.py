@@ -8,9 +8,11 @@ configuration's group :obj:`agcn`; GraphGym itself needs :obj:`yacs`.
 from typing import Any
 
 import torch
+from torch_geometric.data import Data
 from torch_geometric.graphgym.models.layer import LayerConfig
 from torch_geometric.graphgym.register import register_config, register_layer
 
+from torch_agcn import _checks
 from torch_agcn.nn.conv import AGCNConv
 
 try:
@@ -31,6 +33,8 @@ def set_agcn_config(cfg: Any) -> None:
         >>> cfg.agcn.energy, cfg.agcn.beta
         ('total', None)
     """
+    _checks.check_kind('set_agcn_config', CN, "pass GraphGym's 'cfg'",
+                       cfg=cfg)
     cfg.agcn = CN()
     cfg.agcn.energy = 'total'
     cfg.agcn.beta = None
@@ -60,6 +64,8 @@ class AGCNConvLayer(torch.nn.Module):
 
     def __init__(self, layer_config: LayerConfig, **kwargs: Any) -> None:
         super().__init__()
+        _checks.check_kind('AGCNConvLayer', LayerConfig, "pass GraphGym's "
+                           "'LayerConfig'", layer_config=layer_config)
         from torch_geometric.graphgym.config import cfg
         options = cfg.agcn if 'agcn' in cfg else {}
         self.model = AGCNConv(
@@ -69,6 +75,8 @@ class AGCNConvLayer(torch.nn.Module):
 
     def forward(self, batch: Any) -> Any:
         r"""Replaces the features of a batch."""
+        _checks.check_kind('AGCNConvLayer', Data, "pass a batch, as a 'Data' "
+                           'object', batch=batch)
         batch.x = self.model(batch.x, batch.edge_index,
                              batch=getattr(batch, 'batch', None))
         return batch

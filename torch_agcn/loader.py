@@ -10,6 +10,9 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.typing import OptTensor
 from torch_geometric.utils import contains_self_loops, scatter
 
+from torch_agcn import _checks
+from torch_agcn._edges import to_edges
+
 __all__ = ['ImportanceWeights', 'MixedBatchSampler']
 
 
@@ -67,7 +70,7 @@ class ImportanceWeights:
 
     def __init__(self, loader: Any, strata: OptTensor = None) -> None:
         if not isinstance(loader, NeighborLoader):
-            self._refuse(f"a '{type(loader).__name__}'",
+            self._refuse(f"'loader' of type '{type(loader).__name__}'",
                          "pass a 'NeighborLoader'")
         sampler, data = loader.node_sampler, loader.data
         edge_index = getattr(data, 'edge_index', None)
@@ -92,11 +95,14 @@ class ImportanceWeights:
                          'often than others: nodes that are never seeds '
                          'cannot be stood for')
         if strata is None:
-            strata = getattr(loader.batch_sampler, 'strata', torch.zeros(N))
-        if strata.size(0) != N:
-            self._refuse(f'strata of {strata.size(0)} nodes',
-                         f'pass a number for each of {N}')
-        self._strata = strata.long()
+            strata = getattr(loader.batch_sampler, 'strata',
+                             torch.zeros(N, dtype=torch.long))
+        if (not _checks.is_dense(strata) or strata.shape != (N, )
+                or strata.dtype not in _checks.INDICES or strata.is_meta):
+            self._refuse(_checks.given('strata', strata),
+                         f'pass {N} whole numbers (torch.long)')
+        # Numbered anew, as memory is asked for by the largest:
+        _, self._strata = strata.unique(return_inverse=True)
 
         target = edge_index[1]
         self._count = scatter(torch.ones_like(target, dtype=torch.float),
@@ -106,10 +112,11 @@ class ImportanceWeights:
             weight.view(-1), target, dim_size=N)
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
-        raise ValueError(f"'{self.__class__.__name__}' got {what}; {remedy}")
+        _checks.refuse(self.__class__.__name__, what, remedy)
 
     def __call__(self, batch: Data) -> dict[str, Tensor]:
         r"""The arguments for a batch of the loader, by name."""
+        self._check_batch(batch)
         device, n_id = batch.edge_index.device, batch.n_id
         # How many edges each stands for: all of a node over those sampled.
         target = batch.edge_index[1]
@@ -129,6 +136,19 @@ class ImportanceWeights:
         node_weight[:batch.batch_size] = (size / seeds)[own]
         return dict(edge_weight=edge_weight, node_weight=node_weight,
                     degree=self._degree.to(device)[n_id])
+
+
+    def _check_batch(self, batch: Any) -> None:
+        name, N = self.__class__.__name__, self._count.numel()
+        n_id = getattr(batch, 'n_id', None)
+        size = getattr(batch, 'batch_size', None)
+        if (not isinstance(batch, Data) or not isinstance(n_id, Tensor)
+                or not _checks.is_whole(size, 1, n_id.numel())):
+            self._refuse("'batch' without the numbers of its nodes and seeds",
+                         "pass a batch of the 'NeighborLoader'")
+        _checks.check_numbers(name, n_id.numel(), N, n_id=n_id)
+        to_edges(name, batch.edge_index, getattr(batch, 'edge_weight', None),
+                 (n_id.numel(), n_id.numel()), torch.float)
 
 
 class MixedBatchSampler(Sampler[list[int]]):
@@ -161,18 +181,29 @@ class MixedBatchSampler(Sampler[list[int]]):
     def __init__(self, nodes: Tensor, num_nodes: int, batch_size: int,
                  num_random: int,
                  generator: torch.Generator | None = None) -> None:
+        name = self.__class__.__name__
+        _checks.check_whole(name, 1, num_nodes=num_nodes,
+                            batch_size=batch_size, num_random=num_random)
+        if generator is not None:
+            _checks.check_kind(name, torch.Generator, "pass a 'torch."
+                               "Generator'", generator=generator)
+        if not _checks.is_dense(nodes):
+            _checks.refuse(name, _checks.given('nodes', nodes), "pass a "
+                           "tensor, e.g. 'torch.tensor(nodes)'")
+        if nodes.dtype == torch.bool:
+            _checks.check_mask(name, num_nodes, nodes=nodes)
+        else:
+            _checks.check_numbers(name, nodes.numel(), num_nodes, nodes=nodes)
         self.strata = torch.zeros(num_nodes, dtype=torch.long)
-        self.strata[nodes] = 1
+        self.strata[nodes.cpu()] = 1
         self.nodes, self.others = (
             (self.strata == i).nonzero().view(-1) for i in (1, 0))
-        if not 0 < num_random <= self.others.numel() or (
-                batch_size < 1 or self.nodes.numel() == 0):
-            raise ValueError(f"'{self.__class__.__name__}' got batch_size="
-                             f'{batch_size} and num_random={num_random} for '
-                             f'{self.nodes.numel()} given nodes and '
-                             f'{self.others.numel()} others; pass positive '
-                             f'numbers, and not more than there are')
-        self.batch_size = batch_size
+        if num_random > self.others.numel() or self.nodes.numel() == 0:
+            _checks.refuse(name, f'num_random={num_random} for '
+                           f'{self.nodes.numel()} given nodes and '
+                           f'{self.others.numel()} others', 'pass positive '
+                           'numbers, and not more than there are')
+        self.batch_size = int(batch_size)
         self.num_random = num_random
         self.generator = generator
 

@@ -41,6 +41,16 @@ def tiny_graph(sparse: bool) -> Data:
     return data
 
 
+@pytest.mark.parametrize('method', [
+    method for method in METHODS if method not in ['deepwalk', 'dgi']])
+def test_labels_that_are_no_class_numbers(method):
+    # Models are as wide as there are classes: a billion are gigabytes.
+    data = tiny_graph(sparse=True)
+    data.y[0] = 10**9
+    with pytest.raises(ValueError, match='number the classes from 0 on'):
+        table.run_of(method)(data, 5)
+
+
 @pytest.mark.parametrize('method', METHODS)
 def test_baseline(method):
     run = table.run_of(method)

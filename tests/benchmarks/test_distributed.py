@@ -1,13 +1,14 @@
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from torch_geometric.data import Data
 from torch_geometric.testing import withPackage
 
 from benchmarks import distributed, minibatch, runner
@@ -55,14 +56,74 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
     path = tmp_path / 'checkpoint.pt'
     distributed.save(dict(epoch=1), path)
 
-    def broken(state, part):
-        Path(part).write_bytes(b'half')
+    def broken(state, file):
+        file.write(b'half')
         raise OSError('no space')
 
-    monkeypatch.setattr(torch, 'save', broken)
-    with pytest.raises(OSError, match='no space'):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, 'save', broken)
+        with pytest.raises(OSError, match='no space'):
+            distributed.save(dict(epoch=2), path)
+    assert distributed.read(path) == dict(epoch=1)
+
+
+@pytest.mark.parametrize('damage', [
+    lambda content: b'', lambda content: content[:len(content) // 2],
+    lambda content: content[:-1], lambda content: bytes(len(content)),
+    lambda content: b'junk'])
+def test_the_checkpoint_before_a_broken_one(damage, tmp_path, capsys):
+    path = tmp_path / 'checkpoint.pt'
+    assert distributed.read(path) is None
+    for epoch in [1, 2]:
+        distributed.save(dict(epoch=epoch), path)
+    path.write_bytes(damage(path.read_bytes()))
+    assert distributed.read(path) == dict(epoch=1)
+    assert "checkpoint.pt' is broken" in capsys.readouterr().out
+    # The broken one does not replace the one before:
+    distributed.save(dict(epoch=3), path)
+    path.write_bytes(damage(path.read_bytes()))
+    assert distributed.read(path) == dict(epoch=1)
+    (tmp_path / 'checkpoint.before').write_bytes(b'')
+    assert distributed.read(path) is None
+
+
+def test_a_kill_between_two_renames(tmp_path, monkeypatch):
+    path = tmp_path / 'checkpoint.pt'
+    distributed.save(dict(epoch=1), path)
+    replace, calls = os.replace, []
+
+    def killed(source, target):
+        calls.append(source)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, 'replace', killed)
+    with pytest.raises(KeyboardInterrupt):
         distributed.save(dict(epoch=2), path)
-    assert torch.load(path) == dict(epoch=1)
+    assert distributed.read(path) == dict(epoch=1)
+
+
+def test_a_folder_is_of_one_job(tmp_path, monkeypatch):
+    pytest.importorskip('fcntl')
+    monkeypatch.setattr(distributed, 'LOCK_PATIENCE', 0)
+    with distributed.claim(tmp_path):
+        with pytest.raises(ValueError, match="pass another '--folder'"):
+            distributed.claim(tmp_path)
+        distributed.claim(tmp_path.parent).close()
+    distributed.claim(tmp_path).close()  # after its end
+
+
+@pytest.mark.parametrize('seeds, world, remedy', [
+    (60, 30, 'at most 12, or .* at least 90 seeds'),
+    (5, 2, 'at least 50 seeds')])
+def test_too_many_processes(seeds, world, remedy):
+    # 140 training nodes in three steps: one process takes 47 at a time.
+    data = Data(x=torch.zeros(1000, 1), num_nodes=1000,
+                train_mask=torch.arange(1000) < 140,
+                edge_index=torch.zeros(2, 0, dtype=torch.long))
+    with pytest.raises(ValueError, match=remedy):
+        distributed.batches_of(data, 0, world, seeds, [2])
 
 
 def test_it_says_how_to_be_started(monkeypatch, capsys):
@@ -109,6 +170,42 @@ def test_one_process_and_its_checkpoints(alone, tmp_path):
     with pytest.raises(ValueError, match='another run'):
         work('a', 3, seed=1)
     torch.distributed.destroy_process_group()
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+def test_losses_that_are_not_finite(alone, tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed, 'logits_of', lambda model, data: (
+        torch.full((data.num_nodes, 7), float('nan'))))
+    with pytest.raises(ValueError, match="lower 'lr', and another '--folder"):
+        distributed.work(distributed.parse([
+            '--folder', str(tmp_path), '--root', str(tmp_path), '--settings',
+            task('one process', epochs=1).settings]))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+def test_fewer_processes_go_on(alone, tmp_path):
+    # Two processes, until one is killed in the third epoch; then one.
+    distributed.load('Cora', root=str(tmp_path))
+    settings = task('two processes').settings
+    options = ['--folder', str(tmp_path), '--root', str(tmp_path),
+               '--settings', settings]
+    out = subprocess.run([
+        sys.executable, '-m', 'torch.distributed.run', '--standalone',
+        '--nproc-per-node=2', '--max-restarts=0', distributed.__file__,
+        *options, '--kill', '1'], capture_output=True, text=True)
+    path = tmp_path / 'checkpoint.pt'
+    before = torch.load(path)
+    assert out.returncode != 0 and before['epoch'] == 2, out.stderr
+    # The checkpoint is broken as well: the one before is of one epoch.
+    path.write_bytes(path.read_bytes()[:1000])
+    distributed.work(distributed.parse(options))
+    after = torch.load(path)
+    assert after['epoch'] == 4 == len(after['losses'])
+    assert after['losses'][:1] == before['losses'][:1]
+    assert (tmp_path / 'epochs').read_text().split() == list('012123')
 
 
 @pytest.mark.extensions

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
@@ -79,3 +80,9 @@ def test_run():
         assert out.argmax(dim=-1).equal(data.y)
         assert torch.allclose(out[1].exp(), torch.tensor([2 / 3, 1 / 3]),
                               atol=1e-5)
+
+
+def test_what_does_not_converge_is_refused():
+    A = sp.csr_matrix(np.array([[0, np.nan], [np.nan, 0]]))
+    with pytest.raises(ValueError, match='do not converge; pass a larger'):
+        harmonic(A, np.eye(2), np.array([True, False]))

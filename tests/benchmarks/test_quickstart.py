@@ -25,6 +25,7 @@ def here(tmp_path, monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.filterwarnings('ignore:The last row')
 def test_quickstart_goes_on_where_it_stopped(here, capsys):
     arguments = ['--seeds', '1', '--depths', '2', '32', '--out', str(here)]
     quickstart.main(arguments)

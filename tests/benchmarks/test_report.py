@@ -160,6 +160,40 @@ def test_readme(place, monkeypatch):
     assert not (place / 'report.html').exists()
 
 
+def test_readme_with_a_wrong_marker_is_left_alone(place, monkeypatch):
+    readme = place / 'README.md'
+    text = '<!-- claims -->\nold\n<!-- /claims -->\n<!-- one -->\n'
+    readme.write_text(text)
+    monkeypatch.setattr(results, 'README', readme)
+    monkeypatch.setattr(sys.modules['benchmarks.one'], 'tables',
+                        lambda rows: {})
+    with pytest.raises(ValueError, match="no section 'one'"):
+        report.main(['--readme'])
+    assert readme.read_text() == text
+
+
+@pytest.mark.parametrize('content', ['', 'value,date,commit,versions\n'])
+def test_a_table_without_rows(place, content):
+    (place / 'two.csv').write_text(content)
+    report.main([])
+    text = Page((place / 'report.html').read_text(encoding='utf-8')).text
+    assert text.count('Not run yet: python -m benchmarks two') == 2
+    assert (place / 'two.csv').read_text() == content
+
+
+@pytest.mark.parametrize('argv', [[], ['--readme']])
+def test_a_table_of_something_else(place, argv):
+    (place / 'two.csv').write_text('name;price\napple;1,5\n')
+    with pytest.raises(SystemExit, match=r"two.csv' is of another version"):
+        report.main(argv)
+    assert not (place / 'report.html').exists()
+
+
+def test_a_report_that_cannot_be_written(place):
+    with pytest.raises(SystemExit, match='cannot be written'):
+        report.main(['--out', str(place)])
+
+
 def test_tables_with_a_place_in_the_readme(place, monkeypatch):
     readme = place / 'README.md'
     readme.write_text(''.join(f'<!-- {name} -->\n<!-- /{name} -->\n'

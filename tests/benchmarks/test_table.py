@@ -55,6 +55,7 @@ def test_the_same_run_is_made_once(place):
     assert len(table.TABLE.read()) == 6
 
 
+@pytest.mark.filterwarnings('ignore:The last row')
 def test_resume_and_jobs(place):
     run(place, 'mlp', 'gcn', '--jobs', '2')
     rows = table.TABLE.read()

@@ -165,6 +165,8 @@ def test_train_best():
 
     assert tasks.train_best(model, 3, train, score) == (2, 5.0)
     assert model.weight.item() == 5 and not model.training
+    with pytest.raises(ValueError, match='lower the learning rate'):
+        tasks.train_best(model, 2, lambda: None, lambda: float('nan'))
 
 
 # Neighbors of other classes ##################################################

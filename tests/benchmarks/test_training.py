@@ -6,8 +6,10 @@ from torch_geometric.data import Data
 from benchmarks.sparse import CSR
 from benchmarks.training import (
     adjacency,
+    count_classes,
     dropout,
     fit,
+    remember,
     sparse_features,
     to_scipy,
 )
@@ -175,3 +177,26 @@ def test_penalty_and_parameter_groups():
         params=[{'params': model.lin2.parameters()}])
     assert len(calls) == 5
     assert torch.equal(model.lin1.weight, before)
+
+
+def test_remembered_steps_are_those_of_these_labels():
+    calls = []
+
+    @remember
+    def step(data, *, size):
+        calls.append(size)
+        return size * data.y
+
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2,
+                y=torch.tensor([0, 1]))
+    assert step(data, size=2).tolist() == [0, 2] == step(data,
+                                                         size=2).tolist()
+    data.y.numpy()[:] = 3  # which tensors do not notice
+    assert step(data, size=2).tolist() == [6, 6] and len(calls) == 2
+
+
+def test_classes_are_counted_from_zero():
+    assert count_classes(torch.tensor([-1, 0, 2])) == 3
+    for bad in [[0, 3, 1], [0, 10**9], [-1, -1]]:
+        with pytest.raises(ValueError, match='number the classes from 0'):
+            count_classes(torch.tensor(bad))

@@ -53,11 +53,9 @@ class AnisotropicWeights(BaseTransform):
     def __init__(self, steps: int = 2,
                  threshold: float | None = None) -> None:
         name = self.__class__.__name__
-        _checks.check_steps(name, steps)
-        if threshold is not None and not (
-                _checks.is_number(threshold) and 0 <= threshold <= 1):
-            _checks.refuse(name, f'threshold={threshold!r}',
-                           'pass a number in [0, 1], or None for weights')
+        _checks.check_whole(name, steps=steps)
+        if threshold is not None:
+            _checks.check_number(name, most=1, threshold=threshold)
         self.steps = steps
         self.threshold = threshold
 
@@ -83,6 +81,9 @@ class AnisotropicWeights(BaseTransform):
         if x is None or adj is None:
             _checks.refuse(self.__class__.__name__, "data without 'x' or "
                            "'edge_index'", 'pass features and a graph')
+        if 'adj_t' not in store:
+            _checks.check_kinds(self.__class__.__name__, adj, None)
+            _checks.check_index(self.__class__.__name__, adj)
         if 'adj_t' in store:
             self._apply_to_matrix(store, x, batch)
         elif self.threshold is None:

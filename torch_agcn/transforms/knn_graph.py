@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import torch
 import torch_geometric
 from torch import Tensor
@@ -8,6 +7,8 @@ from torch_geometric.data import Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 from torch_geometric.utils import to_undirected
+
+from torch_agcn import _checks
 
 # Entries of one block of bounds (128 MB in single precision) and the most rows
 # it has: with more, a batch of small graphs is mostly masked pairs.
@@ -75,10 +76,9 @@ class KNNGraph(BaseTransform):
         num_workers: int = 1,
         attr: str = 'pos',
     ) -> None:
-        _check_arguments('KNNGraph', k, flow)
-        if attr not in {'pos', 'x'}:
-            raise ValueError(f"'KNNGraph' compares the attributes 'pos' or "
-                             f"'x' (got attr={attr!r})")
+        _check_arguments('KNNGraph', k, flow, loop, cosine, num_workers)
+        _checks.check_flags('KNNGraph', force_undirected=force_undirected)
+        _checks.check_choice('KNNGraph', ('pos', 'x'), attr=attr)
         self.k = k
         self.loop = loop
         self.force_undirected = force_undirected
@@ -88,6 +88,8 @@ class KNNGraph(BaseTransform):
         self.attr = attr
 
     def forward(self, data: Data) -> Data:
+        _checks.check_kind('KNNGraph', Data, "pass a 'Data' object",
+                           data=data)
         x = getattr(data, self.attr, None)
         if x is None:
             raise ValueError(f"'KNNGraph' needs 'data.{self.attr}', which is "
@@ -164,7 +166,7 @@ def knn_graph(
         tensor([[1, 0, 1],
                 [0, 1, 2]])
     """
-    _check_arguments('knn_graph', k, flow)
+    _check_arguments('knn_graph', k, flow, loop, cosine, num_workers)
     x, batch = _check_points(x, batch)
 
     if batch is not None and (batch.diff() < 0).any():
@@ -200,28 +202,24 @@ def knn_graph(
     return torch.stack([node, neighbor])
 
 
-def _check_arguments(name: str, k: int, flow: str) -> None:
-    if not isinstance(k, int | np.integer) or k < 1:
-        raise ValueError(f"'{name}' needs at least one neighbor: 'k' is a "
-                         f"positive integer (got k={k!r})")
-    if flow not in {'source_to_target', 'target_to_source'}:
-        raise ValueError(f"'{name}' knows flow='source_to_target' and "
-                         f"'target_to_source' (got {flow!r})")
+def _check_arguments(name: str, k: int, flow: str, loop: bool, cosine: bool,
+                     num_workers: int) -> None:
+    _checks.check_whole(name, 1, k=k, num_workers=num_workers)
+    _checks.check_choice(name, _checks.FLOWS, flow=flow)
+    _checks.check_flags(name, loop=loop, cosine=cosine)
 
 
 def _check_points(
     x: Tensor,
     batch: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    if not isinstance(x, Tensor) or x.layout != torch.strided:
-        raise ValueError(f"'knn_graph' compares the rows of a dense tensor "
-                         f"(got {getattr(x, 'layout', type(x))}); use "
-                         f"'x.to_dense()'")
-    if not x.is_floating_point():
-        raise ValueError(f"'knn_graph' compares floating-point numbers (got "
-                         f"{x.dtype}); use 'x.float()'")
-    if x.dim() == 0:
-        raise ValueError("'knn_graph' needs one row per node (got a scalar)")
+    name = 'knn_graph'
+    _checks.check_floats(name, x=x)
+    _checks.check_values(name, x=x, batch=batch)
+    if x.layout != torch.strided or x.dim() == 0:
+        _checks.refuse(name, f"'x' of shape {list(x.shape)} and layout "
+                       f"'{x.layout}'", 'pass one row per node, e.g. '
+                       "'x.to_dense()' of a sparse tensor")
     # The sum tells without a mask in memory, unless it overflows:
     if not x.sum().isfinite() and not x.isfinite().all():
         raise ValueError(f"'knn_graph' compares finite numbers (got "
@@ -229,10 +227,11 @@ def _check_points(
                          f"entries); replace them, e.g., by "
                          f"'x.nan_to_num()'")
     x = x.reshape(x.size(0), math.prod(x.shape[1:]))
-    if batch is not None and batch.shape != x.shape[:1]:
-        raise ValueError(f"'knn_graph' needs one 'batch' entry per node (got "
-                         f"{list(batch.shape)} for {x.size(0)} nodes)")
-    return x, batch if batch is None else batch.to(x.device)
+    if batch is None:
+        return x, None
+    _checks.check_batch(name, batch, None, x.size(0))
+    _checks.check_numbers(name, x.size(0), batch=batch)
+    return x, batch.to(x.device)
 
 
 class _Search:

@@ -49,10 +49,11 @@ class ReorderNodes(BaseTransform):
         if isinstance(data, HeteroData) or not isinstance(data, Data):
             _checks.refuse(name, f"data of type '{type(data).__name__}'",
                            "pass a 'Data' object with nodes of one type")
-        num_nodes = data.num_nodes
+        num_nodes = _checks.count_nodes(name, data)
         if num_nodes is None or not ('edge_index' in data or 'adj_t' in data):
             _checks.refuse(name, "data without nodes, 'edge_index' or "
                            "'adj_t'", 'pass a graph')
+        _check_graph(name, data, num_nodes)
         n_id = _order(data, num_nodes)
         place = torch.empty_like(n_id)
         place[n_id] = torch.arange(num_nodes, device=n_id.device)
@@ -61,6 +62,11 @@ class ReorderNodes(BaseTransform):
             found[key], (Tensor, SparseTensor))]
         of_nodes = [key for key in keys if data.is_node_attr(key)]
         of_edges = [key for key in keys if data.is_edge_attr(key)]
+        for key in of_nodes:
+            if found[key].layout not in (torch.strided, torch.sparse_coo):
+                _checks.refuse(name, f"'{key}' of layout "
+                               f"'{found[key].layout}'", 'pass a dense or a '
+                               f"COO tensor, e.g. '{key}.to_sparse_coo()'")
         for key in keys:
             if key == 'adj_t':
                 data.adj_t = _permuted(data.adj_t, n_id, place)
@@ -78,6 +84,27 @@ class ReorderNodes(BaseTransform):
         if 'n_id' not in of_nodes:  # or else it moved along
             data.n_id = n_id
         return data
+
+
+def _check_graph(name: str, data: Data, num_nodes: int) -> None:
+    batch = getattr(data, 'batch', None)
+    if batch is not None:
+        _checks.check_batch(name, batch, None, num_nodes)
+        _checks.check_values(name, batch=batch)
+        if num_nodes > 0:
+            _checks.check_graph_numbers(name, batch, None)
+    if 'edge_index' in data:
+        _checks.check_kinds(name, data.edge_index, None)
+        _checks.check_index(name, data.edge_index)
+        _checks.check_devices(name, None, edge_index=data.edge_index,
+                              batch=batch)
+        _checks.check_values(name, edge_index=data.edge_index)
+        _checks.check_edges(name, data.edge_index[1], data.edge_index[0],
+                            None, (num_nodes, num_nodes))
+    else:
+        _checks.check_kinds(name, data.adj_t, None)
+        _checks.check_matrix(name, data.adj_t, None, (num_nodes, num_nodes),
+                             _checks.FLOWS[0])
 
 
 def _order(data: Data, num_nodes: int) -> Tensor:

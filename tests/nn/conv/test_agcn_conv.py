@@ -1314,3 +1314,23 @@ def test_bad_input(kwargs, message, way):
     conv = AGCNConv(4, 3, flow='target_to_source')
     with pytest.raises(ValueError, match='transpose'):
         conv(torch.rand(4, 4), torch.eye(4).to_sparse_csr())
+
+
+@pytest.mark.parametrize('in_channels', [-1, (-1, -1)])
+def test_a_width_that_was_found_is_kept(in_channels):
+    conv = AGCNConv(in_channels, 3)
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    conv(torch.randn(3, 4), edge_index)
+    with pytest.raises(ValueError, match=r"'x' of shape \[3, 5\]"):
+        conv(torch.randn(3, 5), edge_index)
+    with pytest.raises(ValueError, match=r"pass 'x\.to"):
+        AGCNConv(in_channels, 3)(torch.randn(3, 4).double(), edge_index)
+
+
+@pytest.mark.parametrize('value', [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize('name', ['degree', 'node_weight'])
+def test_samples_stand_for_a_finite_number(name, value):
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    with pytest.raises(ValueError, match=f"'{name}'.*finite and >= 0"):
+        AGCNConv(4, 3)(torch.randn(3, 4), edge_index,
+                       **{name: torch.tensor([1.0, value, 1.0])})

@@ -183,8 +183,8 @@ def test_copy_and_compile():
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(head='round'), "head='round'"),
-    (dict(head='linear', num_layers=1), 'at least 2'),
-    (dict(num_layers=0), 'at least 1'),
+    (dict(head='linear', num_layers=1), 'a whole number >= 2'),
+    (dict(num_layers=0), 'a whole number >= 1'),
     (dict(in_channels=(8, 8), num_hops=2), 'bipartite'),
 ])
 def test_bad_arguments(kwargs, message):

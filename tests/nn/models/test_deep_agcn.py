@@ -44,7 +44,7 @@ def test_dropout_reset_and_arguments():
     before = model.eval()(x, EDGES)
     model.reset_parameters()
     assert not torch.allclose(model(x, EDGES), before)
-    with pytest.raises(ValueError, match='at least 1'):
+    with pytest.raises(ValueError, match='whole number >= 1'):
         DeepAGCN(7, 8, num_layers=0, out_channels=3)
     for num_layers, hops in [(1, 16), (2, 8), (8, 2), (16, 2), (64, 2)]:
         model = DeepAGCN(7, 8, num_layers, 3)

@@ -104,7 +104,7 @@ def test_dropout_reset_and_lazy_channels():
     assert torch.equal(model(x, EDGES), before)
     model.reset_parameters()
     assert not torch.allclose(model(x, EDGES), before)
-    with pytest.raises(ValueError, match='at least 1'):
+    with pytest.raises(ValueError, match='whole number >= 1'):
         DiffusedMLP(7, 8, 0, 3)
 
 

@@ -4,10 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import ModuleList, Parameter
 from torch.nn.modules.module import _has_any_global_hook
-from torch_geometric.nn.dense.linear import (
-    Linear,
-    is_uninitialized_parameter,
-)
+from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.inits import zeros
 from torch_geometric.typing import OptTensor
 
@@ -189,24 +186,26 @@ class AGCNConv(GatedDiffusion):
     ) -> None:
         sizes: Any = in_channels
         pair = tuple(sizes) if isinstance(sizes, (tuple, list)) else None
-        if add_self_loops is None:
-            add_self_loops = normalize and pair is None
+        if add_self_loops is None and pair is not None:
+            add_self_loops = False
         super().__init__(
             num_hops, alpha, energy=energy, beta=beta, residual=residual,
             improved=improved, cached=cached, add_self_loops=add_self_loops,
             normalize=normalize, learn_beta=learn_beta,
-            recompute=recompute and momentum is None, **kwargs)
+            recompute=recompute, **kwargs)
+        self.recompute = recompute and momentum is None
         self.in_channels = sizes if pair is None else pair
         self.out_channels = out_channels
         self.momentum = momentum
-        _checks.check_channels(self._name, self)
+        _checks.check_channels(self._name, self, bias)
         self.lin = self._linear(sizes if pair is None else pair[0])
         self.lin_dst = None if pair is None else self._linear(pair[1])
         self.register_parameter('bias', Parameter(torch.empty(out_channels))
                                 if bias else None)
         self.running_energy: ModuleList | None = None
         if momentum is not None:
-            _checks.check_momentum(self._name, momentum, sizes, energy)
+            _checks.check_momentum(self._name, momentum, self.in_channels,
+                                   energy)
             self.running_energy = ModuleList([
                 RunningEnergy(momentum) if energy == 'total' else
                 RunningRelativeEnergy(momentum, sizes)
@@ -255,7 +254,8 @@ class AGCNConv(GatedDiffusion):
         if self._weighs_first:
             gates = self._gates(inputs)
             x = self.lin(x)
-            out = step(x, graph.P(x), gates[0], groups, self.residual)
+            out = step(x, graph.propagate(x), gates[0], groups,
+                       self.residual)
             out = self._restart(out, x)
         else:
             out, gates = self._diffuse(x, x, graph, groups)
@@ -310,8 +310,8 @@ class AGCNConv(GatedDiffusion):
         return inputs
 
     def _check_devices(self, **inputs: Any) -> None:
-        weight = self._weight
-        if weight is None:
+        weight = getattr(self.lin, 'weight', None)
+        if weight is None:  # `lin` was replaced.
             return super()._check_devices(**inputs)
         _checks.check_devices(self._name, weight.device, **inputs)
         _checks.check_type(self._name, weight.dtype, inputs['x'])
@@ -325,22 +325,21 @@ class AGCNConv(GatedDiffusion):
     def _map_sides(self, source: Any, target: Any) -> tuple[Tensor, Tensor]:
         if self.lin_dst is None:
             return super()._map_sides(source, target)
-        for side, channels in zip((source, target), self.in_channels):
-            _checks.check_features(self._name, side, channels)
+        for side, lin in ((source, self.lin), (target, self.lin_dst)):
+            _checks.check_features(self._name, side, _width(lin))
         return self.lin(source), self.lin_dst(target)
 
     def _check_features(self, x: Any) -> None:
-        channels: Any = -1 if self._weight is None else self.in_channels
-        _checks.check_features(self._name, x, channels, self.node_dim)
-
-    @property
-    def _weight(self) -> OptTensor:
-        # None if `lin` was replaced.
-        weight = getattr(self.lin, 'weight', None)
-        return None if is_uninitialized_parameter(weight) else weight
+        _checks.check_features(self._name, x, _width(self.lin),
+                               self.node_dim)
 
     def _arguments(self) -> list[str]:
         shown = super()._arguments()
         if isinstance(self.in_channels, tuple):
             shown = [v for v in shown if v != 'add_self_loops=False']
         return [str(self.in_channels), str(self.out_channels), *shown]
+
+
+def _width(lin: Any) -> int:
+    r"""The number of features that go in, if it is known by now."""
+    return getattr(lin, 'in_channels', -1)

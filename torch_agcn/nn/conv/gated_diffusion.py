@@ -137,8 +137,10 @@ class GatedDiffusion(MessagePassing):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault('aggr', 'add')
-        super().__init__(**kwargs)
         cls = type(self)
+        _checks.check_messages(cls.__name__, kwargs)
+        _checks.check_choice(cls.__name__, ENERGIES, energy=energy)
+        super().__init__(**kwargs)
         self._name = cls.__name__
         self.fuse = (self.fuse and cls.message is GatedDiffusion.message
                      and cls.aggregate is MessagePassing.aggregate
@@ -312,15 +314,16 @@ class GatedDiffusion(MessagePassing):
     ) -> Inputs:
         # `to_hetero` makes a pair of nothing.
         batch, degree, node_weight = (
-            None if isinstance(v, (tuple, list)) and all(
+            None if isinstance(v, (tuple, list)) and len(v) == 2 and all(
                 side is None for side in v) else v
             for v in (batch, degree, node_weight))
         _checks.check_kinds(self._name, edge_index, edge_weight)
         self._check_devices(x=x, edge_index=edge_index,
-                            edge_weight=edge_weight, batch=batch)
+                            edge_weight=edge_weight, batch=batch,
+                            degree=degree, node_weight=node_weight)
         x, batch, num_sources = self._join(x, batch)
-        if isinstance(batch_size, (tuple, list)):  # the same on both sides
-            batch_size = batch_size[1]
+        if isinstance(batch_size, (tuple, list)) and len(batch_size) == 2:
+            batch_size = batch_size[1]  # the same on both sides
         _checks.check_sample(self._name, x.size(-2), degree, node_weight,
                              num_sources is not None, batch is not None)
         graph = self._graph(x, num_sources, edge_index, edge_weight, degree,

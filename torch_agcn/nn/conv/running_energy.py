@@ -30,6 +30,7 @@ class RunningEnergy(Module, Energy):
         width (int, optional): The number of sums. (default: :obj:`1`)
     """
 
+    looks_ahead = False
     sums: Tensor
     num_batches: Tensor
 
@@ -110,6 +111,8 @@ class RunningRelativeEnergy(RunningEnergy):
         momentum (float): The least share of the present batch.
         channels (int): The number of features.
     """
+
+    looks_ahead = True
 
     def __init__(self, momentum: float, channels: int) -> None:
         super().__init__(momentum, 3 + channels)

@@ -1,11 +1,17 @@
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.nn.resolver import (
+    activation_resolver,
+    normalization_resolver,
+)
 from torch_geometric.typing import Adj, OptTensor
 from tqdm import tqdm
 
@@ -78,23 +84,38 @@ class AGCN(BasicGNN):
         num_layers: int,
         out_channels: int | None = None,
         dropout: float = 0.0,
-        *args: Any,  # PyG's, in its order
+        act: str | Callable | None = 'relu',
+        act_first: bool = False,
+        act_kwargs: dict[str, Any] | None = None,
+        norm: str | Callable | None = None,
+        norm_kwargs: dict[str, Any] | None = None,
+        jk: str | None = None,
+        *,
         head: str = 'conv',
         **kwargs: Any,
     ) -> None:
-        if head not in ('conv', 'linear'):
-            raise ValueError(f"'AGCN' got head='{head}'; pass 'conv' to "
-                             f"propagate in every layer or 'linear' to leave "
-                             f'the last one out')
-        _checks.check_num_layers('AGCN', num_layers,
-                                 2 if head == 'linear' else 1)
+        _checks.check_choice('AGCN', ('conv', 'linear'), head=head)
+        _checks.check_model(
+            'AGCN', num_layers, dropout, -1, 2 if head == 'linear' else 1,
+            hidden_channels=hidden_channels, out_channels=(
+                hidden_channels if out_channels is None else out_channels))
+        _checks.check_flags('AGCN', act_first=act_first)
+        _checks.check_resolved('AGCN', 'act', act, act_kwargs,
+                               activation_resolver)
+        _checks.check_resolved(
+            'AGCN', 'norm', norm, norm_kwargs, lambda norm, **kwargs:
+            normalization_resolver(norm, hidden_channels, **kwargs), Module)
+        if jk is not None:
+            _checks.check_choice('AGCN', ('last', 'cat', 'max', 'lstm'),
+                                 jk=jk)
         if head == 'linear':
             # A linear map behind the last of the other layers is what PyG's
             # Jumping Knowledge of mode 'last' is:
             num_layers -= 1
-            kwargs['jk'] = kwargs.get('jk') or 'last'
+            jk = jk or 'last'
         super().__init__(in_channels, hidden_channels, num_layers,
-                         out_channels, dropout, *args, **kwargs)
+                         out_channels, dropout, act, act_first, act_kwargs,
+                         norm, norm_kwargs, jk, **kwargs)
         self.head = head
         if head == 'linear':
             linear = self.get_submodule('lin')
@@ -147,9 +168,15 @@ class AGCN(BasicGNN):
             node_weight (torch.Tensor, optional): How many nodes of that graph
                 each node stands for. (default: :obj:`None`)
         """
+        if (num_sampled_nodes_per_hop is not None
+                or num_sampled_edges_per_hop is not None):
+            _checks.check_sampled(
+                'AGCN', x, edge_index, self.num_layers,
+                num_sampled_nodes_per_hop=num_sampled_nodes_per_hop,
+                num_sampled_edges_per_hop=num_sampled_edges_per_hop)
         xs: list[Tensor] = []
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms)):
-            if num_sampled_nodes_per_hop is not None:
+            if i > 0 and num_sampled_nodes_per_hop is not None:
                 x, edge_index, edge_weight = self._trim(
                     i, num_sampled_nodes_per_hop, num_sampled_edges_per_hop,
                     x, edge_index, edge_weight)
@@ -226,6 +253,10 @@ class AGCN(BasicGNN):
             raise ValueError("'AGCN.inference' follows the flow of its "
                              "loader; turn the edges around and leave 'flow' "
                              "at 'source_to_target'")
+        _checks.check_flags('AGCN.inference', progress_bar=progress_bar,
+                            cache=cache)
+        _checks.check_device_names('AGCN.inference', device=device,
+                                   embedding_device=embedding_device)
         batches = list(loader) if cache else loader
         bar = tqdm(total=sum(c.num_hops for c in self.convs) * len(loader),
                    disable=not progress_bar, desc='Inference')

@@ -57,7 +57,9 @@ class DeepAGCN(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        _checks.check_num_layers('DeepAGCN', num_layers)
+        _checks.check_model('DeepAGCN', num_layers, dropout, in_channels,
+                            hidden_channels=hidden_channels,
+                            out_channels=out_channels)
         self.in_channels = in_channels
         self.hidden_channels = hidden_channels
         self.num_layers = num_layers
@@ -95,6 +97,7 @@ class DeepAGCN(Module):
         """
         _checks.check_features('DeepAGCN', x, self.lin_in.in_channels)
         _checks.check_type('DeepAGCN', self.lin_out.weight.dtype, x)
+        _checks.check_devices('DeepAGCN', self.lin_out.weight.device, x=x)
         x = x_0 = self.lin_in(self._drop(x)).relu()
         for conv in self.convs:
             x = conv(self._drop(x), x_0, edge_index, edge_weight, batch,

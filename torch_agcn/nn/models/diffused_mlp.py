@@ -51,7 +51,9 @@ class DiffusedMLP(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        _checks.check_num_layers('DiffusedMLP', num_layers)
+        _checks.check_model('DiffusedMLP', num_layers, dropout, in_channels,
+                            hidden_channels=hidden_channels,
+                            out_channels=out_channels)
         self.in_channels = in_channels
         self.hidden_channels = hidden_channels
         self.num_layers = num_layers
@@ -91,6 +93,7 @@ class DiffusedMLP(Module):
         channels: Any = self.lins[0].in_channels
         _checks.check_features('DiffusedMLP', x, channels)
         _checks.check_type('DiffusedMLP', self.bias.dtype, x)
+        _checks.check_devices('DiffusedMLP', self.bias.device, x=x)
         for i, lin in enumerate(self.lins):
             x = x.relu() if i > 0 else x
             x = lin(dropout(x, self.dropout, self.training))
