@@ -1,7 +1,9 @@
 r"""python -m benchmarks <experiment> [options]"""
 import importlib
 import pkgutil
+import signal
 import sys
+from typing import Any
 
 import benchmarks
 from torch_agcn.datasets import FetchError
@@ -14,13 +16,19 @@ PARTS = {'__main__', 'attacks', 'baselines', 'data', 'plots', 'results',
 def usage(names: list[str]) -> int:
     print('usage: python -m benchmarks <experiment> [options]\n')
     for name in names:
-        doc = importlib.import_module(f'benchmarks.{name}').__doc__ or ''
+        doc = importlib.import_module(f'benchmarks.{name}').__doc__ or name
         print(f'  {name:12} {doc.strip().splitlines()[0]}')
     print('\n--help after an experiment shows its options.')
     return 0
 
 
+def stop(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt(number)
+
+
 def main() -> int:
+    # A file or a terminal that cannot hold a letter is no reason to end:
+    sys.stdout.reconfigure(errors='backslashreplace')
     names = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__)
                    if m.name not in PARTS)
     try:
@@ -30,12 +38,16 @@ def main() -> int:
             print(f"There is no experiment '{sys.argv[1]}'; there are "
                   f'{", ".join(names)}.', file=sys.stderr)
             return 2
+        from benchmarks.results import keep_memory
         module = importlib.import_module(f'benchmarks.{sys.argv[1]}')
-        module.main(sys.argv[2:])
-    except KeyboardInterrupt:
+        keep_memory()
+        from benchmarks.runner import stop_by
+        with stop_by(stop):
+            module.main(sys.argv[2:])
+    except KeyboardInterrupt as error:
         print('\nStopped. Finished runs are kept: the same command goes on '
               'from here.')
-        return 130
+        return 128 + (error.args or [signal.SIGINT])[0]
     except (FetchError, ImportError) as error:  # which say what to do
         name = getattr(error, 'name', None)
         if name is not None and not isinstance(error, ModuleNotFoundError):

@@ -16,7 +16,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_undirected
 
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import dropout, fit
+from benchmarks.training import count_classes, dropout, fit
 
 
 def budget_of(edge_index: Tensor, share: float) -> int:
@@ -98,7 +98,7 @@ def surrogate(data: Data, seed: int, hidden_channels: int = 16,
               p: float = 0.5) -> Module:
     r"""A GCN trained on a graph, for attacks to see."""
     seed_everything(seed)
-    model = GCN(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    model = GCN(data.x.size(1), hidden_channels, count_classes(data.y), p)
     return fit(model, data).model
 
 

@@ -105,7 +105,8 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Runs a task as for Table 1, then looks into the trained network."""
     row, data, run = table.run(table.Task(
         task.method, task.dataset, task.split, task.seed, task.settings), root)
-    assert run.model is not None
+    if run.model is None:
+        raise ValueError(f"'{task.method}' returned no model to look into")
     outs = outputs(run.model, data)
     for column, function in MEASURES.items():
         row[column] = ' '.join(f'{float(function(out, data.edge_index)):.5g}'

@@ -21,19 +21,22 @@ folder::
 where ``HOST`` is one of them, and the variable has processes meet anew after
 each restart, and not where those before them did. NCCL is used where there
 are GPUs, otherwise gloo. After each epoch, the first process writes a
-checkpoint to the folder. When a process ends, ``torchrun`` starts all of them
-again, and they go on from there, in whatever number they are; so does the same
-command.
+checkpoint to the folder, and keeps the one before. When a process ends,
+``torchrun`` starts all of them again, and they go on from there, in whatever
+number they are; so does the same command. A folder belongs to one command at a
+time; data may be shared.
 """
 import argparse
 import gc
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -54,7 +57,7 @@ from torch_geometric.utils import index_to_mask
 
 from benchmarks import minibatch, runner, table
 from benchmarks.data import CITATION, load
-from benchmarks.results import RESULTS, Claim, Table
+from benchmarks.results import RESULTS, Claim, Table, keep_memory
 from torch_agcn.loader import ImportanceWeights, MixedBatchSampler
 
 TABLE = Table(RESULTS / 'distributed.csv', [
@@ -65,6 +68,9 @@ METHODS: dict[str, tuple[int, int | None]] = {
     'one process': (1, None), 'two processes': (2, None),
     'two, one killed': (2, 1)}
 PATIENCE = 1800  # seconds, for all that may go wrong between processes
+# Seconds, for a lock to vanish: on NFS, that of a machine that died stays for
+# a minute and a half.
+LOCK_PATIENCE = 100
 STYLES = {'one process': dict(color='#555555', linestyle='--'),
           'two processes': dict(color='#0072b2', linestyle='-'),
           'two, one killed': dict(color='#d55e00', linestyle=':')}
@@ -135,18 +141,59 @@ def share_of(nodes: Tensor, rank: int, world: int) -> Tensor:
     return nodes[torch.arange(rank, count * world, world) % nodes.numel()]
 
 
+def claim(folder: Path) -> Any:
+    r"""Holds the folder as long as what is returned stays open: two jobs would
+    write one checkpoint.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return None
+    lock = (folder / 'lock').open('a')
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                lock.close()
+                raise ValueError(
+                    f"'{folder}' is in use by another job; pass another "
+                    f"'--folder', or wait for its end") from None
+            time.sleep(0.1)
+
+
 def save(state: dict[str, Any], path: Path) -> None:
-    r"""Writes a file that is whole or not there."""
+    r"""Writes a file that is whole or not there, and keeps the one before."""
     part = path.with_suffix('.part')
-    torch.save(state, part)
+    with part.open('wb') as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # or else a crash may leave an empty file
+    if path.exists():
+        os.replace(path, path.with_suffix('.before'))
     os.replace(part, path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    r"""The latest checkpoint that can be read."""
+    for file in [path, path.with_suffix('.before')]:
+        if not file.exists():
+            continue
+        content = BytesIO(file.read_bytes())
+        try:
+            return torch.load(content, map_location='cpu', weights_only=True)
+        except Exception as error:  # of any kind, depending on what is broken
+            print(f"'{file}' is broken, and the one before is taken: {error}",
+                  flush=True)
+            os.replace(file, file.with_suffix('.broken'))
+    return None
 
 
 def restore(path: Path) -> dict[str, Any] | None:
     r"""The checkpoint of the first process, for all."""
-    found: list[Any] = [None]
-    if dist.get_rank() == 0 and path.exists():
-        found = [torch.load(path, map_location='cpu', weights_only=True)]
+    found = [read(path) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(found)
     return found[0]
 
@@ -166,20 +213,39 @@ def batches_of(data: Data, rank: int, world: int, seeds: int,
                num_neighbors: list[int]) -> Any:
     r"""The loader of a process: all together have the batches of one."""
     from torch_geometric.loader import NeighborLoader
-    nodes = share_of(data.train_mask.nonzero().view(-1), rank, world)
+    given = data.train_mask.nonzero().view(-1)
+    nodes = share_of(given, rank, world)
     part = data.clone()
     part.x = data.x.to_dense()
     part.train_mask = index_to_mask(nodes, data.num_nodes)
-    batch_size = -(-nodes.numel() // minibatch.STEPS_PER_EPOCH)
+    batch_size = batch_size_of(given.numel(), world)
+    if seeds // world <= batch_size:
+        most = max((n for n in range(1, world)
+                    if seeds // n > batch_size_of(given.numel(), n)),
+                   default=0)
+        fewer = f'start at most {most}, or ' if most else ''
+        raise ValueError(
+            f"'distributed.py' got {world} processes, which share seeds="
+            f"{seeds} in each step; {fewer}pass '--settings' with at least "
+            f'{world * (batch_size + 1)} seeds')
     return NeighborLoader(part, num_neighbors, batch_sampler=MixedBatchSampler(
         nodes, data.num_nodes, batch_size, seeds // world - batch_size))
+
+
+def batch_size_of(num_nodes: int, world: int) -> int:
+    r"""The training nodes in a batch of one of many processes."""
+    share = math.ceil(num_nodes / world)
+    return math.ceil(share / minibatch.STEPS_PER_EPOCH)
 
 
 def work(args: argparse.Namespace) -> None:
     r"""One of many processes, from the beginning to the end."""
     torch.set_num_threads(1)
     meet()
+    lock = claim(Path(args.folder)) if dist.get_rank() == 0 else None
     train(args)
+    if lock is not None:
+        lock.close()
     # What is left of the model must go before the group does: if it were the
     # last to hold the group, its threads and this one could wait for each
     # other at the end (torch 2.13).
@@ -265,6 +331,10 @@ def train(args: argparse.Namespace) -> None:
               flush=True)
 
     if rank == 0:
+        if 'best_model' not in state:
+            raise ValueError(
+                "'distributed.py' got no validation loss that is finite; "
+                "pass '--settings' with a lower 'lr', and another '--folder'")
         model.load_state_dict(state['best_model'])
         result = dict(
             epochs=epochs, restarts=restarts, val_losses=state['losses'],
@@ -452,4 +522,5 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == '__main__':
+    keep_memory()
     work(parse())

@@ -32,7 +32,7 @@ from benchmarks import plots, runner
 from benchmarks.plots import plt
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.sparse import CSR
-from benchmarks.training import dropout, fit
+from benchmarks.training import count_classes, dropout, fit
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import IMDB
 
@@ -152,7 +152,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
                for key in ['lr', 'weight_decay', 'epochs', 'patience']}
     start = time.perf_counter()
     torch.manual_seed(task.seed)
-    model = Net(task.method, graph, int(graph.y.max()) + 1, **settings)
+    model = Net(task.method, graph, count_classes(graph.y), **settings)
     run = fit(model, graph, **options)
     seconds = time.perf_counter() - start
     right = run.logits.argmax(-1) == graph.y

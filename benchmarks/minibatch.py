@@ -39,7 +39,7 @@ from benchmarks.baselines.agcn import Hops, Net
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.tasks import train_best
-from benchmarks.training import dropout
+from benchmarks.training import count_classes, dropout
 from torch_agcn import AGCNConv
 from torch_agcn.loader import ImportanceWeights, MixedBatchSampler
 
@@ -194,7 +194,7 @@ def loss_of(out: Tensor, batch: Data) -> Tensor:
 def make_model(data: Data, *, head: str, hidden_channels: int, p: float,
                **layer: Any) -> Any:
     r"""The network of Table 1."""
-    sizes = data.x.size(1), hidden_channels, int(data.y.max()) + 1
+    sizes = data.x.size(1), hidden_channels, count_classes(data.y)
     if head == 'hops':
         return Sampled(*sizes, p, **layer)
     return SampledNet(*sizes, p, head=head, **layer)

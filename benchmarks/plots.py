@@ -1,4 +1,5 @@
 r"""How figures look: colours that differ in grey too, PNG and SVG."""
+import io
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,9 @@ import matplotlib
 matplotlib.use('Agg')  # no screen is needed
 import matplotlib.pyplot as plt
 
+from benchmarks.results import write_whole
+
+matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
 plt.rcParams.update({
     'svg.hashsalt': 'torch_agcn',  # the same picture is the same file
     'axes.grid': True,
@@ -35,10 +39,14 @@ HATCHES = ['', '///', '...', 'xxx', '\\\\\\', '++']
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     r"""Writes a figure as PNG and SVG, closes it, and returns both paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f'{name}.png', folder / f'{name}.svg']
     figure.tight_layout()
-    figure.savefig(paths[0], dpi=144)
-    figure.savefig(paths[1], metadata={'Date': None})
+    options: dict[str, Any] = {'png': {'dpi': 144},
+                               'svg': {'metadata': {'Date': None}}}
+    paths = []
+    for kind, others in options.items():
+        content = io.BytesIO()
+        figure.savefig(content, format=kind, **others)
+        paths.append(folder / f'{name}.{kind}')
+        write_whole(paths[-1], content.getvalue())
     plt.close(figure)
     return paths

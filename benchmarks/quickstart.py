@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.baselines.agcn import gates
 from benchmarks.results import FIGURES, RESULTS, Table
 from benchmarks.runner import positive
-from benchmarks.training import dropout, fit
+from benchmarks.training import count_classes, dropout, fit
 from torch_agcn import AGCN, AGCNConv
 from torch_agcn.datasets import ImageGraph, Planetoid
 
@@ -68,7 +68,7 @@ class Net(torch.nn.Module):
 
 def build(method: str, data: Data, depth: int) -> Net:
     r"""One of the three models."""
-    sizes = data.num_features, 16, depth, int(data.y.max()) + 1
+    sizes = data.num_features, 16, depth, count_classes(data.y)
     if method == 'GCN':
         return Net(GCN(*sizes, dropout=0.5, cached=True), 0.5)
     if method == 'AGCN, paper':
@@ -95,6 +95,7 @@ def run(table: Table, dataset: str, method: str, depth: int, seed: int,
     seconds = time.perf_counter() - start
     hit = (result.logits.argmax(-1) == data.y).float()
     table.append(
+        ['dataset', 'method', 'depth', 'seed'],
         dataset=dataset, method=method, depth=depth, seed=seed,
         epochs=result.epochs,
         val_accuracy=round(100 * float(hit[data.val_mask].mean()), 2),
@@ -201,9 +202,9 @@ def main(argv: list[str]) -> None:
     if args.readme:
         results, figures = RESULTS, FIGURES
     table = Table(results / 'quickstart.csv', COLUMNS)
+    data = load(args.root)
     if args.fresh:
         table.path.unlink(missing_ok=True)
-    data = load(args.root)
     jobs = [(dataset, method, 16 if method == METHODS[2] else 2, seed)
             for dataset in data for method in METHODS
             for seed in range(args.seeds)]

@@ -25,13 +25,13 @@ from benchmarks.results import (
     Table,
     has_section,
     markdown_table,
-    write_readme,
+    write_sections,
+    write_whole,
 )
 
 EXPERIMENTS = ['table', 'boxplot', 'labels', 'significance', 'tsne',
-               'history', 'depth', 'ablation', 'beta', 'cost', 'scale',
-               'compile', 'minibatch', 'distributed', 'hetero', 'tasks',
-               'noise', 'weights']
+               'history', 'depth', 'ablation', 'beta', 'speed', 'minibatch',
+               'distributed', 'hetero', 'tasks', 'noise', 'bfloat16']
 MARKS = {'yes': '✓', 'no': '✗', 'not shown': '?'}
 NUMBER = re.compile(r'(\*\*)?[-+−]?\d|–$')  # how a cell of numbers begins
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
@@ -202,7 +202,8 @@ def in_readme(section: Section) -> str:
     r"""The tables of an experiment for the README, or some of them."""
     module = section.module
     tables = getattr(module, 'readme_tables', module.tables)(section.rows)
-    return '\n\n'.join(f'{title}:\n\n{markdown_table(frame)}'
+    return '\n\n'.join(f'{title.removesuffix("?")}:\n\n'
+                       f'{markdown_table(frame)}'
                        for title, frame in tables.items())
 
 
@@ -225,13 +226,12 @@ def main(argv: list[str]) -> None:
                       'one of --readme and --quick')
     sections = read(args.quick)
     if args.readme:
-        write_readme('claims', readme(sections))
+        texts = {'claims': readme(sections)}
         for section in sections:
             # That of Table 1 has more to say:
             if (has_section(section.name) and section.name != 'table'
                     and len(section.rows)):
-                write_readme(section.name, in_readme(section))
-        return
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(page(sections, args.quick), encoding='utf-8')
+                texts[section.name] = in_readme(section)
+        return write_sections(texts)
+    write_whole(args.out, page(sections, args.quick))
     print(args.out)

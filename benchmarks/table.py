@@ -30,7 +30,7 @@ from benchmarks.results import (
     markdown_table,
     write_readme,
 )
-from benchmarks.training import Run
+from benchmarks.training import Run, count_classes
 
 COLUMNS = ['method', 'dataset', 'split', 'seed', 'settings', 'epochs',
            'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
@@ -79,7 +79,7 @@ class Task(NamedTuple):
 def read_settings(method: str) -> dict[str, Any]:
     r"""What stands in a method's file of settings, if it has one."""
     path = SETTINGS / f'{method}.yaml'
-    return _parse(path.read_text()) if path.exists() else {}
+    return _parse(path.read_text('utf-8')) if path.exists() else {}
 
 
 @cache
@@ -132,7 +132,7 @@ def adopt(tasks: list[Task], table: Table) -> None:
                  if module_of(method) == module_of(task.method)]
         row = next((made[twin] for twin in twins if twin in made), None)
         if task not in made and row is not None:
-            table.append(**{**row, 'method': task.method})
+            table.append(Task._fields, **{**row, 'method': task.method})
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:
@@ -483,7 +483,7 @@ def epoch(datasets: list[str], root: str, repeats: int = 5,
         sparse = load(name, splits_of(name)[0], 0, root)
         dense = sparse.clone()
         dense.x = dense.x.to_dense()
-        F, C = dense.x.size(1), int(dense.y.max()) + 1
+        F, C = dense.x.size(1), count_classes(dense.y)
         sides = {'AGCN': (agcn.Net(F, 16, C, 0.5), sparse),
                  'GCN, dense': (Stock(F, 16, 2, C), dense)}
         runner.take_turns(EPOCHS, [

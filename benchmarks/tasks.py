@@ -58,6 +58,7 @@ from benchmarks import runner, table
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.data import draw_per_class, draw_share, load
 from benchmarks.results import RESULTS, Claim, Table
+from benchmarks.training import count_classes
 from torch_agcn import AGCN
 from torch_agcn.diagnostics import SmoothnessRecorder
 
@@ -148,6 +149,9 @@ def train_best(model: Module, epochs: int, train: Callable[[], None],
         if value > best:
             best, best_epoch = value, epoch
             state = {key: v.clone() for key, v in model.state_dict().items()}
+    if best_epoch == 0:
+        raise ValueError(f"'train_best' got no validation score that is a "
+                         f'number in {epochs} epochs; lower the learning rate')
     model.load_state_dict(state)
     model.eval()
     return best_epoch, best
@@ -267,7 +271,7 @@ def run_digits(task: Task, root: str, *, hidden_channels: int,
     val, test = (next(iter(DataLoader(part, len(part)))) for part in parts[1:])
     model = Classifier(
         make_encoder(task.method, graphs[0].x.size(1), hidden_channels, 2,
-                     **layer), hidden_channels, int(y.max()) + 1)
+                     **layer), hidden_channels, count_classes(y))
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
 
     def train() -> None:

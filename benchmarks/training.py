@@ -33,13 +33,16 @@ def remember(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
         function: Called as ``function(data, **settings)``; what it returns
-            must not depend on anything else, and is not to be changed.
+            is not to be changed, and depends on the edges, the labels and
+            the settings, or on features that belong to the edges.
     """
     kept: dict[Any, Any] = {}
 
     @wraps(function)
     def call(data: Data, **settings: Any) -> Any:
+        y = getattr(data, 'y', None)
         key = (data.edge_index.numpy().tobytes(), data.num_nodes,
+               None if y is None else y.numpy().tobytes(),
                tuple(sorted(settings.items())))
         if key not in kept:
             if len(kept) >= 4:
@@ -87,6 +90,16 @@ def dropout(x: Any, p: float, training: bool) -> Any:
     if training and p > 0 and not x.requires_grad:  # images
         return drop(x, p)
     return F.dropout(x, p, training)
+
+
+def count_classes(y: Tensor) -> int:
+    """Returns the number of classes, by which models are as wide."""
+    count = int(y.max()) + 1
+    if not 0 < count <= y.numel():
+        raise ValueError(f"'y' has a largest label of {count - 1} for "
+                         f'{y.numel()} nodes; number the classes from 0 on, '
+                         f"e.g. by 'y.unique(return_inverse=True)'")
+    return count
 
 
 def to_scipy(x: Tensor) -> sp.csr_matrix:

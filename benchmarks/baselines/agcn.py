@@ -17,7 +17,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 from torch_agcn import AGCN, DiffusedMLP, GatedDiffusion
 
 
@@ -107,7 +107,7 @@ def run(
     seed_everything(seed)
     layer = dict(beta=beta, energy=energy, residual=residual,
                  num_hops=num_hops, alpha=alpha)
-    sizes = data.x.size(1), hidden_channels, int(data.y.max()) + 1
+    sizes = data.x.size(1), hidden_channels, count_classes(data.y)
     if head == 'hops':
         model: Any = Hops(*sizes, p, num_layers, **layer)
     else:

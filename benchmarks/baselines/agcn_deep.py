@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from benchmarks.baselines import gcnii
 from benchmarks.baselines.agcn import gates
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import Run, fit
+from benchmarks.training import Run, count_classes, fit
 from torch_agcn import DeepAGCN
 
 
@@ -45,7 +45,7 @@ def run(
     """
     seed_everything(seed)
     model: Any = Net(data.x.size(1), hidden_channels, num_layers,
-                     int(data.y.max()) + 1, dropout=p, alpha=alpha,
+                     count_classes(data.y), dropout=p, alpha=alpha,
                      theta=theta, num_hops=num_hops, beta=beta,
                      learn_beta=learn_beta, residual=residual, cached=True)
     sparse_first(model.lin_in)

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import ChebConv
 
 from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class Block(Module):
@@ -82,6 +82,6 @@ def run(
 ) -> Run:
     r"""Trains the network."""
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, K, p)
+    model = Net(data.x.size(1), hidden_channels, count_classes(data.y), K, p)
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -23,7 +23,7 @@ from torch_geometric.utils import (
 
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.sparse import Layout, weighted_sum
-from benchmarks.training import Run, drop, dropout, fit
+from benchmarks.training import Run, count_classes, drop, dropout, fit
 
 FAR = 60.0  # its negative exponential is far from zero
 
@@ -161,7 +161,7 @@ def run(
 ) -> Run:
     r"""Trains the network; weight decay is on all layers, as the authors'."""
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1,
+    model = Net(data.x.size(1), hidden_channels, count_classes(data.y),
                 heads, out_heads, p, num_layers)
     params = [dict(params=model.parameters(), weight_decay=weight_decay)]
     return fit(model, data, lr=lr, params=params, epochs=epochs,

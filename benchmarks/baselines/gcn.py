@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from benchmarks.baselines.layers import by_matrix, sparse_first
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class Net(Module):
@@ -55,6 +55,6 @@ def run(
     r"""Trains the network."""
     seed_everything(seed)
     model = by_matrix(Net(data.x.size(1), hidden_channels,
-                          int(data.y.max()) + 1, p, num_layers))
+                          count_classes(data.y), p, num_layers))
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -15,7 +15,7 @@ from torch_geometric.nn import GCNConv, PairNorm
 from torch_geometric.utils import add_remaining_self_loops, degree
 
 from benchmarks.baselines.layers import by_matrix, sparse_first
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class Net(Module):
@@ -63,7 +63,7 @@ def run(
 ) -> Run:
     r"""Trains the network, weight decay on all layers."""
     seed_everything(seed)
-    model = by_matrix(Net(data, hidden_channels, int(data.y.max()) + 1,
+    model = by_matrix(Net(data, hidden_channels, count_classes(data.y),
                           num_layers, scale, individually, p))
     params = [dict(params=model.parameters(), weight_decay=weight_decay)]
     return fit(model, data, lr=lr, params=params, epochs=epochs,

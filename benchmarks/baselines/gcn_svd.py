@@ -33,7 +33,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from benchmarks.baselines.gcn import Net
-from benchmarks.training import Run, adjacency, fit, remember
+from benchmarks.training import Run, adjacency, count_classes, fit, remember
 
 
 class LowRank(NamedTuple):
@@ -83,7 +83,7 @@ def run(
     r"""Approximates the graph, then trains the network."""
     seed_everything(seed)
     operator = low_rank(data, rank=rank)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    model = Net(data.x.size(1), hidden_channels, count_classes(data.y), p)
     for conv in model.modules():
         if isinstance(conv, GCNConv):
             conv.propagate = operator

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN2Conv, Linear
 
 from benchmarks.baselines.layers import by_matrix, sparse_first
-from benchmarks.training import Run, drop, dropout, fit
+from benchmarks.training import Run, count_classes, drop, dropout, fit
 
 
 class Net(Module):
@@ -63,7 +63,7 @@ def run(
     """
     seed_everything(seed)
     model = by_matrix(Net(data.x.size(1), hidden_channels,
-                          int(data.y.max()) + 1, num_layers, alpha, theta, p))
+                          count_classes(data.y), num_layers, alpha, theta, p))
     linear = [*model.lin_in.parameters(), *model.lin_out.parameters()]
     params = [dict(params=model.convs.parameters(),
                    weight_decay=weight_decay),

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GINConv
 
 from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class Net(Module):
@@ -64,7 +64,7 @@ def run(
     if binary:
         data = copy(data)
         data.x = _binary(data.x)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    model = Net(data.x.size(1), hidden_channels, count_classes(data.y), p)
     params = [dict(params=model.parameters(), weight_decay=weight_decay)]
     return fit(model, data, lr=lr, params=params, epochs=epochs,
                patience=patience)

@@ -37,7 +37,14 @@ from torch_geometric.nn import GCNConv
 from benchmarks.baselines.gcn_jaccard import row_products
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.sparse import CSR, Layout
-from benchmarks.training import Run, adjacency, dropout, fit, to_scipy
+from benchmarks.training import (
+    Run,
+    adjacency,
+    count_classes,
+    dropout,
+    fit,
+    to_scipy,
+)
 
 
 class Guard:
@@ -129,7 +136,7 @@ def run(
     seed_everything(seed)
     guard = Guard(adjacency(data), to_scipy(data.x), threshold)
     model = Net(guard, data.x.size(1), hidden_channels,
-                int(data.y.max()) + 1, p)
+                count_classes(data.y), p)
     out = fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
               patience=patience)
     out.extra['kept'] = guard.kept

@@ -40,6 +40,7 @@ from benchmarks.sparse import CSR
 from benchmarks.training import (
     Run,
     adjacency,
+    count_classes,
     dropout,
     fit,
     remember,
@@ -167,7 +168,7 @@ def run(
                                         inverse=inverse)
     data = sparse_features(data)
     model = GWNN(psi, psi_inverse, data.x.size(1), hidden_channels,
-                 int(data.y.max()) + 1, p)
+                 count_classes(data.y), p)
     out = fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
               patience=patience)
     out.extra['density'] = psi.value.numel() / data.num_nodes**2

@@ -18,7 +18,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch_geometric.data import Data
 
-from benchmarks.training import Run, adjacency, to_scipy
+from benchmarks.training import Run, adjacency, count_classes, to_scipy
 
 
 def count_labels(
@@ -83,7 +83,7 @@ def run(
     A, X = adjacency(data), to_scipy(data.x) * scale
     train = data.train_mask.numpy()
     y = data.y[data.train_mask].numpy()
-    num_classes = int(data.y.max()) + 1
+    num_classes = count_classes(data.y)
 
     local = LogisticRegression(C=C, max_iter=1000).fit(X[train], y)
     label = local.predict(X)

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, JumpingKnowledge
 
 from benchmarks.baselines.layers import by_matrix, sparse_first
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class Net(Module):
@@ -57,7 +57,7 @@ def run(
     r"""Trains the network, weight decay on all layers."""
     seed_everything(seed)
     model = by_matrix(Net(data.x.size(1), hidden_channels,
-                          int(data.y.max()) + 1, num_layers, mode, p))
+                          count_classes(data.y), num_layers, mode, p))
     params = [dict(params=model.parameters(), weight_decay=weight_decay)]
     return fit(model, data, lr=lr, params=params, epochs=epochs,
                patience=patience)

@@ -30,7 +30,14 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
 from benchmarks.sparse import CSR
-from benchmarks.training import Run, adjacency, dropout, fit, sparse_features
+from benchmarks.training import (
+    Run,
+    adjacency,
+    count_classes,
+    dropout,
+    fit,
+    sparse_features,
+)
 
 
 def gcn_matrix(A: sp.csr_matrix) -> sp.csr_matrix:
@@ -159,6 +166,6 @@ def run(
     model = LanczosNet(
         CSR.from_scipy(P), torch.from_numpy(R).float(),
         torch.from_numpy(V).float(), data.x.size(1), hidden_channels,
-        int(data.y.max()) + 1, tuple(short), tuple(long), filter_channels, p)
+        count_classes(data.y), tuple(short), tuple(long), filter_channels, p)
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -25,7 +25,7 @@ import torch
 from scipy.sparse.linalg import cg
 from torch_geometric.data import Data
 
-from benchmarks.training import Run, adjacency
+from benchmarks.training import Run, adjacency, count_classes
 
 
 def harmonic(
@@ -47,7 +47,10 @@ def harmonic(
     for c in range(Y.shape[1]):
         x0 = np.full(B.shape[0], prior[c])
         F[U, c], info = cg(L_UU, B[:, c], x0, rtol=1e-8, M=jacobi)
-        assert info == 0, 'conjugate gradients did not converge'
+        if info != 0:
+            raise ValueError(f"'harmonic' got eps={eps:g}, with which "
+                             f'conjugate gradients do not converge; pass a '
+                             f'larger one, and finite edge weights')
     return F
 
 
@@ -70,7 +73,7 @@ def run(
 ) -> Run:
     """Solves once; nothing is random, so ``seed`` changes nothing."""
     labelled = data.train_mask.numpy()
-    Y = np.zeros((data.num_nodes, int(data.y.max()) + 1))
+    Y = np.zeros((data.num_nodes, count_classes(data.y)))
     Y[labelled, data.y[data.train_mask].numpy()] = 1
     F = harmonic(adjacency(data), Y, labelled, eps)
     if class_mass:

@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import laplacian
 from sklearn.metrics.pairwise import euclidean_distances
 from torch_geometric.data import Data
 
-from benchmarks.training import Run, adjacency, to_scipy
+from benchmarks.training import Run, adjacency, count_classes, to_scipy
 
 
 def linear_laprls(
@@ -77,7 +77,7 @@ def run(
 ) -> Run:
     """Solves once; nothing is random, so ``seed`` changes nothing."""
     labelled = data.train_mask.numpy()
-    Y = np.zeros((data.num_nodes, int(data.y.max()) + 1))
+    Y = np.zeros((data.num_nodes, count_classes(data.y)))
     Y[labelled, data.y[data.train_mask].numpy()] = 1
 
     L, X = laplacian(adjacency(data)).tocsr(), to_scipy(data.x)

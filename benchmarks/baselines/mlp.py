@@ -6,7 +6,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MLP
 
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class Net(Module):
@@ -38,7 +38,7 @@ def run(
 ) -> Run:
     r"""Trains the perceptron on the labelled nodes."""
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    model = Net(data.x.size(1), hidden_channels, count_classes(data.y), p)
     params = [dict(params=model.mlp.lins[0].parameters(),
                    weight_decay=weight_decay),
               dict(params=model.mlp.lins[1].parameters())]

@@ -15,7 +15,7 @@ from torch_geometric.nn import GMMConv
 from torch_geometric.utils import add_remaining_self_loops, degree, softmax
 
 from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import Run, dropout, fit
+from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class MoNetConv(GMMConv):
@@ -86,6 +86,6 @@ def run(
 ) -> Run:
     r"""Trains the network."""
     seed_everything(seed)
-    model = Net(data, hidden_channels, int(data.y.max()) + 1, kernel_size, p)
+    model = Net(data, hidden_channels, count_classes(data.y), kernel_size, p)
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -28,7 +28,14 @@ from torch_geometric.utils import sort_edge_index
 
 from benchmarks.baselines.deepwalk import random_walk, window_mask
 from benchmarks.sparse import row_pointer
-from benchmarks.training import Run, dropout, fit, remember, sparse_features
+from benchmarks.training import (
+    Run,
+    count_classes,
+    dropout,
+    fit,
+    remember,
+    sparse_features,
+)
 
 
 def sample_context(
@@ -216,6 +223,7 @@ def run(
     """
     data = sparse_features(data)
     x, y, train = data.x, data.y, data.train_mask
+    num_classes = count_classes(y)
     e = embed(data, seed=seed, train=tuple(train.nonzero().flatten().tolist()),
               inductive=inductive, dim=dim, samples=samples,
               label_steps=label_steps, graph_steps=graph_steps,
@@ -224,7 +232,7 @@ def run(
               graph_ratio=graph_ratio, positive_ratio=positive_ratio,
               walk_length=walk_length, window=window)
     seed_everything(seed)
-    model = Planetoid(e, x.size(1), int(y.max()) + 1, scale, p)
+    model = Planetoid(e, x.size(1), num_classes, scale, p)
 
     def penalty() -> Tensor:
         return sum(F.cross_entropy(h[train], y[train])

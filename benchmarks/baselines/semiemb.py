@@ -22,7 +22,13 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.utils import negative_sampling
 
-from benchmarks.training import Run, dropout, fit, sparse_features
+from benchmarks.training import (
+    Run,
+    count_classes,
+    dropout,
+    fit,
+    sparse_features,
+)
 
 
 def embedding_loss(
@@ -81,7 +87,7 @@ def run(
     """Trains both losses together, on new pairs in every epoch."""
     seed_everything(seed)
     data = sparse_features(data)
-    model = SemiEmb(data.x.size(1), hidden_channels, int(data.y.max()) + 1, p)
+    model = SemiEmb(data.x.size(1), hidden_channels, count_classes(data.y), p)
     edges = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
     count = min(pairs, edges.size(1))
 

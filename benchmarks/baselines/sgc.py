@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SGConv
 from torch_geometric.utils import to_torch_csr_tensor
 
-from benchmarks.training import Run, fit
+from benchmarks.training import Run, count_classes, fit
 
 
 class Net(Module):
@@ -51,6 +51,6 @@ def run(
     seed_everything(seed)
     data = data.clone()
     data.x = propagate(data, K)
-    model = Net(data.x.size(1), int(data.y.max()) + 1)
+    model = Net(data.x.size(1), count_classes(data.y))
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)
