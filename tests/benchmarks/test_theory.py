@@ -97,6 +97,10 @@ def make(dense):
         if name == 'two':  # a cycle of four nodes and a triangle
             return Graph(dense, 7, undirected(
                 (0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 4)))
+        if name == 'complete':
+            return Graph(dense, 5, undirected(*combinations(range(5), 2)))
+        if name == 'triangle':  # and an edge
+            return Graph(dense, 5, undirected((0, 1), (1, 2), (2, 0), (3, 4)))
         if name == 'edge':  # and an isolated node
             return Graph(dense, 3, undirected((0, 1)))
         return Graph(dense, 6, bipartite(3))
@@ -175,6 +179,14 @@ def test_1_2_continuity(make, name):
             assert float(relative_energy(close, graph.edge_index)) == (
                 pytest.approx(float(value), abs=1e-6))
     assert relative_energy(graph.v[:, None], graph.edge_index) == 0
+
+
+def test_1_2_constant_on_a_complete_graph(make):
+    graph = make('complete')
+    assert graph.low == pytest.approx(graph.top) == 1
+    for scale in [1.0, 1e-6]:
+        H = graph.v[:, None] + scale * features(graph)
+        assert float(relative_energy(H, graph.edge_index)) == pytest.approx(1)
 
 
 # Filters #####################################################################
@@ -278,6 +290,15 @@ def test_3_1_shape_gets_rougher(make):
     assert list(energies) == sorted(energies)
     assert energies[0] < 1.2 and energies[-1] > 1.4999
     assert norms[-1] / norms[-2] == pytest.approx(0.5, abs=1e-4)
+    ratios = [after / before for before, after in pairwise(norms)]
+    assert ratios[0] < 0.45 and max(ratios) <= 0.5 + 1e-12
+
+
+def test_3_1_no_shape_is_left_on_a_complete_graph(make):
+    graph = make('complete')
+    H = features(graph)
+    assert norm(graph.centred(H)) > 1
+    assert norm(graph.centred(graph.P @ H)) < 1e-12
 
 
 # The gate on the relative energy #############################################
@@ -335,6 +356,10 @@ def test_4_3_one_step_can_end_it(make):
     out = graph.conv(1, beta=beta)(H)
     assert s > 0.1 and graph.s(out) == pytest.approx(0, abs=1e-12)
     assert norm(graph.centred(out)) > 0.1
+    # It can raise the energy, too:
+    other = make('bipartite')
+    start = features(other)
+    assert other.s(other.P @ start) > other.s(start) + 0.1
     # Its lazy walk has eigenvalues up to 2/3, and keeps some:
     g = 0.75
     assert graph.s(H + g * (graph.P @ H - H) / 2) > 0.01
@@ -569,6 +594,10 @@ def test_6_3_not_what_is_smoothed(make):
     assert norm(graph.P @ constant - constant) > 0.5
     assert relative_energy(smooth, graph.edge_index) == 0
     assert relative_energy(constant, graph.edge_index) > 0.1
+    apart = make('triangle')
+    assert apart.degree.unique().numel() == 2
+    assert float(dirichlet_energy(apart.v[:, None],
+                                  apart.edge_index)) == pytest.approx(0)
 
 
 @pytest.mark.parametrize('dtype, bits', [
