@@ -47,7 +47,7 @@ class StoredDataset(InMemoryDataset):
     def _key(self) -> str | None:
         if self.pre_transform is None or self._stem is None:
             return self._stem
-        key = digest(self.pre_transform)
+        key = digest(type(self).__name__, 'pre_transform', self.pre_transform)
         return None if key is None else f'{self._stem}_{key}'
 
     @property
@@ -69,8 +69,10 @@ class StoredDataset(InMemoryDataset):
         try:
             _load(file, weights_only=True)
         except pickle.UnpicklingError:
-            self._warn('its data has objects other than tensors, which are '
-                       'not read from files')
+            warnings.warn(
+                f"'{self.__class__.__name__}' is not stored and is made anew "
+                f"each time, as 'pre_transform' adds objects other than "
+                f'tensors, which are not read from files', stacklevel=2)
             return
         path = Path(self.processed_paths[0])
         write_file(path, file.getvalue())
@@ -89,9 +91,6 @@ class StoredDataset(InMemoryDataset):
     def _process(self) -> None:
         path = Path(self.processed_paths[0])
         if self._key is None:
-            self._warn("nothing tells its 'pre_transform' or 'descriptor' "
-                       "from others: it has an open file, a lock, compiled "
-                       "code or the like")
             with explained(path):
                 self.process()
             return
@@ -106,10 +105,6 @@ class StoredDataset(InMemoryDataset):
         return self._key != 'data' or all(
             read_or_none(_read_record, record) == 'None'
             for record in records if record.exists())
-
-    def _warn(self, reason: str) -> None:
-        warnings.warn(f"'{self.__class__.__name__}' is not stored and is made "
-                      f"anew each time, as {reason}", stacklevel=2)
 
 
 def _load(file: io.BytesIO, weights_only: bool) -> Any:

@@ -418,10 +418,12 @@ def _descriptor_key(
     if descriptor is None:
         return DESCRIPTOR[name]
     if isinstance(descriptor, Tensor):
-        kind, key = 'matrix', digest(descriptor.detach())
+        kind, descriptor = 'matrix', descriptor.detach()
+        key = digest('ImageGraph', 'descriptor', descriptor)
     else:
+        kind = 'module'
         with _evaluating(descriptor):
-            kind, key = 'module', digest(descriptor)
+            key = digest('ImageGraph', 'descriptor', descriptor)
     return None if key is None else f'{kind}-{key}'
 
 
