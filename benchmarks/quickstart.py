@@ -1,80 +1,80 @@
-r"""AGCN beside GCN on data that comes with the packages, in a few minutes.
+r"""Three reasons for the package, shown in two minutes on embedded data.
 
-Trains three models on Cora and on a k-nearest-neighbor graph of scikit-learn's
-digits: GCN, AGCN as the paper has it, and AGCN with the stop function that
-works at depth. Prints a table and draws accuracy against depth (there, the
-last one also with its gate held open, to tell what the gate does from what
-the architecture does), the gates of all layers, and the training curves.
+* Wrong edges: a GCN on Cora with random edges added, with and without
+  ``AnisotropicWeights``.
+* Speed: forward and backward pass of ``GCNConv`` and of ``AGCNConv``, taking
+  turns on one thread.
+* Depth: a perceptron on Cora followed by many steps of diffusion without
+  restart, with the gate at work and held open, beside a GCN of as many layers.
+
+Then the models of the package beside GCN on Cora and on scikit-learn's digits,
+joined to their nearest neighbors. No setting is searched.
 """
 import argparse
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 import torch_geometric.transforms as T
-from torch import Tensor
-from torch_geometric import seed_everything
+from torch.nn import Module
 from torch_geometric.data import Data
-from torch_geometric.nn import GCN
+from torch_geometric.nn import GCNConv
+from torch_geometric.utils import to_undirected
 from tqdm import tqdm
 
-from benchmarks.baselines.agcn import gates
-from benchmarks.results import FIGURES, RESULTS, Table
+from benchmarks.attacks import add_random
+from benchmarks.baselines import agcn, gcn
+from benchmarks.results import Table
 from benchmarks.runner import positive
-from benchmarks.training import count_classes, dropout, fit
-from torch_agcn import AGCN, AGCNConv
+from benchmarks.training import Run
+from torch_agcn import AGCNConv
 from torch_agcn.datasets import ImageGraph, Planetoid
+from torch_agcn.transforms import AnisotropicWeights
 
-COLUMNS = [
-    'dataset', 'method', 'depth', 'seed', 'epochs', 'val_accuracy',
-    'test_accuracy', 'gates', 'ms_per_epoch', 'train_losses', 'val_losses']
-METHODS = ['GCN', 'AGCN, paper', 'AGCN, relative + residual']
-OPEN = 'the same hops, gate held open'
+COLUMNS = ['part', 'dataset', 'method', 'level', 'seed', 'test_accuracy',
+           'milliseconds', 'seconds']
+KEY = COLUMNS[:5]
+EDGES, SPEED, DEPTH, MODELS = 'wrong edges', 'speed', 'depth', 'models'
+SHARES = [0.0, 0.25, 0.5, 1.0]
 DEPTHS = [2, 4, 8, 16, 32]
-
-
-class Deep(torch.nn.Module):
-    r"""A hidden layer, then many gated steps of propagation in one AGCNConv:
-    depth in hops, not in weight matrices.
-    """
-
-    def __init__(self, in_channels: int, hidden_channels: int,
-                 out_channels: int, num_hops: int, p: float,
-                 beta: float) -> None:
-        super().__init__()
-        self.lin = torch.nn.Linear(in_channels, hidden_channels)
-        self.conv = AGCNConv(hidden_channels, out_channels, beta=beta,
-                             energy='relative', residual=True,
-                             num_hops=num_hops, cached=True)
-        self.p = p
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = (x @ self.lin.weight.t() + self.lin.bias).relu()
-        return self.conv(dropout(x, self.p, self.training), edge_index)
-
-
-class Net(torch.nn.Module):
-    r"""Dropout before a model, on sparse features as well."""
-
-    def __init__(self, model: torch.nn.Module, p: float) -> None:
-        super().__init__()
-        self.model = model
-        self.p = p
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.model(dropout(x, self.p, self.training), edge_index)
-
-
-def build(method: str, data: Data, depth: int) -> Net:
-    r"""One of the three models."""
-    sizes = data.num_features, 16, depth, count_classes(data.y)
-    if method == 'GCN':
-        return Net(GCN(*sizes, dropout=0.5, cached=True), 0.5)
-    if method == 'AGCN, paper':
-        return Net(AGCN(*sizes, dropout=0.5, cached=True), 0.5)
-    beta = 1e30 if method == OPEN else 50.0
-    return Net(Deep(data.num_features, 16, sizes[3], depth, 0.5, beta), 0.5)
+SHORT = dict(epochs=200, patience=20)
+GATED, OPEN = 'GatedDiffusion', 'the same, gate held open'
+steps = partial(agcn.run, alpha=0.0, weight_decay=5e-4, **SHORT)
+METHODS: dict[str, dict[str, Callable[..., Run]]] = {
+    EDGES: {'GCN + AnisotropicWeights': partial(gcn.run, hidden_channels=64,
+                                                **SHORT),
+            'GCN': partial(gcn.run, hidden_channels=64, **SHORT)},
+    DEPTH: {GATED: partial(steps, beta=500.0), OPEN: partial(steps, beta=1e30),
+            'GCN': partial(gcn.run, **SHORT)},
+    MODELS: {'GCN': partial(gcn.run, **SHORT),
+             'AGCN (paper)': partial(
+                 agcn.run, head='conv', energy='total', residual=False,
+                 beta=1.0, num_hops=1, alpha=0.0, hidden_channels=16,
+                 weight_decay=5e-4, **SHORT),
+             'DiffusedMLP': partial(agcn.run, num_hops=10, alpha=0.05,
+                                    epochs=200, patience=50)},
+}
+LAYERS: dict[str, Callable[[], Module]] = {
+    'AGCNConv': lambda: AGCNConv(64, 64, energy='relative', cached=True),
+    'AGCNConv (paper)': lambda: AGCNConv(64, 64, cached=True),
+    'GCNConv': lambda: GCNConv(64, 64, cached=True)}
+# Okabe and Ito's colors, with a marker each for grey print:
+STYLES: dict[str, dict[str, Any]] = {
+    'GCN': dict(color='#555555', marker='o', linestyle='--'),
+    'GCN + AnisotropicWeights': dict(color='#0072b2', marker='D'),
+    GATED: dict(color='#0072b2', marker='D'),
+    OPEN: dict(color='#56b4e9', marker='v', linestyle=':')}
+NEXT = """
+What to try next:
+  python -m benchmarks                  all experiments, by name
+  python -m benchmarks noise --quick    wrong edges, a first look
+  python -m benchmarks report           all tables and figures as one page
+and in a model of yours: 'data = AnisotropicWeights()(data)', or AGCNConv in
+place of GCNConv. 'python' is that of the environment, .venv/bin/python."""
 
 
 def load(root: str) -> dict[str, Data]:
@@ -84,103 +84,135 @@ def load(root: str) -> dict[str, Data]:
     return {'Cora': cora, 'Digits': ImageGraph(root, 'Digits')[0]}
 
 
-def run(table: Table, dataset: str, method: str, depth: int, seed: int,
-        data: Data) -> None:
-    r"""Trains one model and writes its row."""
-    seed_everything(seed)
-    model = build(method, data, depth)
-    start = time.perf_counter()
-    result = fit(model, data, epochs=200, patience=20,
-                 params=[dict(params=model.parameters(), weight_decay=5e-4)])
-    seconds = time.perf_counter() - start
-    hit = (result.logits.argmax(-1) == data.y).float()
-    table.append(
-        ['dataset', 'method', 'depth', 'seed'],
-        dataset=dataset, method=method, depth=depth, seed=seed,
-        epochs=result.epochs,
-        val_accuracy=round(100 * float(hit[data.val_mask].mean()), 2),
-        test_accuracy=round(100 * float(hit[data.test_mask].mean()), 2),
-        gates=' '.join(f'{g:.4g}' for g in gates(model, data)),
-        ms_per_epoch=round(1000 * seconds / result.epochs, 2),
-        train_losses=' '.join(f'{a:.4g}' for a, _ in result.losses),
-        val_losses=' '.join(f'{b:.4g}' for _, b in result.losses))
+def train(part: str, method: str, level: float, seed: int,
+          data: Data) -> float:
+    r"""Trains a model and returns its test accuracy in percent."""
+    run = METHODS[part][method]
+    if part == EDGES:
+        data = data.clone()
+        data.edge_index = add_random(data.edge_index, data.num_nodes, level,
+                                     seed)
+        if 'Weights' in method:
+            data = AnisotropicWeights()(data)
+    elif part == DEPTH:
+        name = 'num_layers' if method == 'GCN' else 'num_hops'
+        run = partial(run, **{name: int(level)})
+    hit = run(data, seed).logits.argmax(dim=-1) == data.y
+    return round(100 * float(hit[data.test_mask].double().mean()), 2)
+
+
+def take_times(size: int, repeats: int = 5) -> dict[str, float]:
+    r"""Processor time of a forward and backward pass, in milliseconds: the
+    median of calls that take turns, without the first.
+    """
+    edge_index = to_undirected(torch.randint(size, (2, 5 * size)))
+    x = torch.randn(size, 64).requires_grad_()
+    layers = {name: make() for name, make in LAYERS.items()}
+    found: dict[str, list[float]] = {name: [] for name in layers}
+    for _ in range(repeats + 1):
+        for name, layer in layers.items():
+            start = time.process_time()
+            layer(x, edge_index).sum().backward()
+            found[name].append(time.process_time() - start)
+    return {name: round(1000 * float(torch.tensor(times[1:]).median()), 2)
+            for name, times in found.items()}
+
+
+def jobs(seeds: int, depths: list[int]) -> list[tuple[Any, ...]]:
+    r"""All that is trained."""
+    found = [(EDGES, 'Cora', method, level, seed) for seed in range(seeds)
+             for level in SHARES for method in METHODS[EDGES]]
+    found += [(MODELS, dataset, method, 0.0, seed) for seed in range(seeds)
+              for dataset in ['Cora', 'Digits'] for method in METHODS[MODELS]]
+    return found + [(DEPTH, 'Cora', method, float(depth), 0)
+                    for depth in depths for method in METHODS[DEPTH]]
+
+
+def run_missing(table: Table, args: argparse.Namespace) -> None:
+    r"""Runs what has no row yet, and writes a row for each."""
+    data = load(args.root)
+    done = table.keys(KEY)
+    if (SPEED, ) not in {key[:1] for key in done}:
+        print(f'Timing layers on {args.size} nodes')
+        for method, value in take_times(args.size).items():
+            table.append(KEY, part=SPEED, dataset='random', method=method,
+                         level=args.size, seed=0, test_accuracy='',
+                         milliseconds=value, seconds='')
+    bar = tqdm(jobs(args.seeds, args.depths))
+    for job in bar:
+        part, dataset, method, level, seed = job
+        bar.set_description(f'{part}, {dataset}, {method}')
+        if tuple(str(v).removesuffix('.0') for v in job) in done:
+            continue
+        start = time.perf_counter()
+        accuracy = train(part, method, level, seed, data[dataset])
+        table.append(KEY, **dict(zip(KEY, job)), test_accuracy=accuracy,
+                     milliseconds='',
+                     seconds=round(time.perf_counter() - start, 2))
 
 
 def show(rows: pd.DataFrame) -> None:
-    r"""Prints the table for two layers, and for the deep one its depth."""
-    lines = []
-    for dataset in ['Cora', 'Digits']:
-        for method in METHODS:
-            part = rows[(rows.dataset == dataset) & (rows.method == method)]
-            part = part[part.depth == (16 if method == METHODS[2] else 2)]
-            if part.empty:
-                continue
-            values = part.gates.dropna().astype(str)
-            gate = '-' if values.empty else _range(values.iloc[0])
-            accuracy = part.test_accuracy
-            lines.append([dataset, method, part.depth.iloc[0], gate,
-                          f'{accuracy.mean():.1f} ± {accuracy.std():.1f}',
-                          f'{part.ms_per_epoch.median():.1f}', len(part)])
-    print(pd.DataFrame(lines, columns=[
-        'data', 'model', 'layers or hops', 'gates', 'test accuracy',
-        'ms per epoch', 'seeds']).to_string(index=False))
+    r"""Prints the three reasons, and the models."""
+    score = rows.groupby(['part', 'method', 'level']).test_accuracy.mean()
+    ms = rows[rows.part == SPEED].set_index('method').milliseconds
+    deepest = rows[rows.part == DEPTH].level.max()
+    lines = [
+        ['Cora with as many random edges as own ones, test accuracy',
+         *[f'{m} {score[EDGES, m, 1.0]:.1f} %'
+           for m in ['GCN', 'GCN + AnisotropicWeights']]],
+        ['Forward and backward pass of a layer, processor time',
+         f'GCNConv {ms["GCNConv"]:.0f} ms',
+         f'AGCNConv {ms["AGCNConv"]:.0f} ms, '
+         f'{ms["GCNConv"] / ms["AGCNConv"]:.1f} times as fast'],
+        [f'Cora, {deepest:.0f} steps without restart, test accuracy',
+         f'gate held open {score[DEPTH, OPEN, deepest]:.1f} %',
+         f'{GATED} {score[DEPTH, GATED, deepest]:.1f} %']]
+    print(_text(pd.DataFrame(lines, columns=['', 'without', 'with'])))
+    part = rows[rows.part == MODELS]
+    table = part.groupby(['method', 'dataset']).test_accuracy.agg(
+        lambda v: f'{v.mean():.1f}').unstack()
+    print(_text(table.loc[list(METHODS[MODELS])].reset_index().rename(
+        columns={'method': 'test accuracy (%)'})))
 
 
-def _range(values: str) -> str:
-    numbers = [float(v) for v in values.split()]
-    low, high = min(numbers), max(numbers)
-    return f'{low:.3g}' if low == high else f'{low:.3g} to {high:.3g}'
+def _text(frame: pd.DataFrame) -> str:
+    return '\n' + frame.to_string(index=False)
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""The three plots, from the rows alone."""
-    from benchmarks.plots import STYLES, plt, save
+    from benchmarks.plots import plt, save
 
-    styles = dict(zip(METHODS, [STYLES['GCN'], STYLES['AGCN, paper'],
-                                STYLES['AGCN, recommended']]))
-    styles[OPEN] = dict(color='#7fb3d5', marker='v', linestyle=':')
-    cora, paths = rows[rows.dataset == 'Cora'], []
+    paths = []
+    for name, part, scale, label in [
+            ('edges', EDGES, 100, 'random edges added (% of the own ones)'),
+            ('depth', DEPTH, 1, 'layers of GCN, steps of the others')]:
+        figure, axis = plt.subplots(figsize=(6.4, 4))
+        for method in METHODS[part]:
+            found = rows[(rows.part == part) & (rows.method == method)]
+            mean = found.groupby('level').test_accuracy.mean()
+            axis.plot(scale * mean.index, mean, label=method,
+                      **STYLES[method])
+        axis.set(xlabel=label, ylabel='test accuracy (%)',
+                 title=f'Cora: accuracy against {part}')
+        if part == DEPTH:
+            levels = sorted(rows[rows.part == part].level.astype(int).unique())
+            axis.set_xscale('log')
+            axis.set_xticks(levels, levels)
+            axis.minorticks_off()
+        axis.legend()
+        paths += save(figure, folder, f'quickstart_{name}')
 
-    figure, axis = plt.subplots(figsize=(6.4, 4))
-    for method in [*METHODS, OPEN]:
-        mean = cora[cora.method == method].groupby('depth').test_accuracy
-        axis.plot(mean.mean(), label=method, **styles[method])
-    axis.set(xscale='log', xlabel='layers or hops', xticks=DEPTHS,
-             xticklabels=DEPTHS, ylabel='test accuracy (%)', ylim=(0, 100),
-             title='Cora: accuracy against depth')
-    axis.minorticks_off()
-    axis.legend(loc='center right', bbox_to_anchor=(1, 0.56))
-    paths += save(figure, folder, 'quickstart_depth')
-
-    figure, axis = plt.subplots(figsize=(6.4, 4))
-    for method in METHODS[1:]:
-        for depth, width in [(2, 1.0), (32, 2.0)]:
-            part = cora[(cora.method == method) & (cora.depth == depth)]
-            if len(part):
-                values = [float(g) for g in part.gates.iloc[0].split()]
-                axis.plot(range(1, len(values) + 1), values,
-                          label=f'{method}, {depth}', linewidth=width,
-                          markersize=4, **styles[method])
-    axis.set(xlabel='layer or hop', ylabel='gate', ylim=(-0.03, 1.03),
-             xscale='log', title='Cora: what the gates do after training')
-    axis.set_xticks([1, *DEPTHS], [1, *DEPTHS])
-    axis.minorticks_off()
-    axis.legend()
-    paths += save(figure, folder, 'quickstart_gates')
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
-    for axis, column, title in zip(axes, ['train_losses', 'val_losses'],
-                                   ['training', 'validation']):
-        for method in METHODS:
-            part = cora[(cora.method == method) & (cora.depth == 2)]
-            values = [float(v) for v in part[column].iloc[0].split()]
-            style = {**styles[method], 'marker': None}
-            axis.plot(range(1, len(values) + 1), values, label=method, **style)
-        axis.set(xlabel='epoch', title=f'Cora: {title} loss, depth 2')
-    axes[0].set_ylabel('cross-entropy (nats)')
-    axes[1].legend()
-    paths += save(figure, folder, 'quickstart_losses')
-    return paths
+    times = rows[rows.part == SPEED]
+    figure, axis = plt.subplots(figsize=(6.4, 2.4))
+    bars = axis.barh(times.method, times.milliseconds, color=[
+        '#555555' if name == 'GCNConv' else '#0072b2'
+        for name in times.method])
+    axis.bar_label(bars, fmt='%.0f', padding=3)
+    axis.set(xlabel='milliseconds', title=f'Forward and backward pass, '
+             f'{times.level.iloc[0]:,.0f} nodes of 64 features')
+    axis.grid(axis='y', visible=False)
+    return paths + save(figure, folder, 'quickstart_speed')
 
 
 def main(argv: list[str]) -> None:
@@ -188,38 +220,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument('--root', default='data', help='where data is kept')
     parser.add_argument('--seeds', type=positive, default=3)
     parser.add_argument('--depths', type=positive, nargs='+', default=DEPTHS)
+    parser.add_argument('--size', type=positive, default=50_000,
+                        help='nodes of the graph that layers are timed on')
     parser.add_argument('--fresh', action='store_true',
                         help='forget the runs there are')
     parser.add_argument('--out', type=Path, default=Path('quickstart'),
                         help='where results and plots go')
-    parser.add_argument('--readme', action='store_true',
-                        help='put them where the README shows them from')
     args = parser.parse_args(argv)
     # Graphs of this size gain nothing from a second thread, and on a busy
     # machine threads that wait for each other stall.
     torch.set_num_threads(1)
-    results, figures = args.out, args.out
-    if args.readme:
-        results, figures = RESULTS, FIGURES
-    table = Table(results / 'quickstart.csv', COLUMNS)
-    data = load(args.root)
+    table = Table(args.out / 'quickstart.csv', COLUMNS)
     if args.fresh:
         table.path.unlink(missing_ok=True)
-    jobs = [(dataset, method, 16 if method == METHODS[2] else 2, seed)
-            for dataset in data for method in METHODS
-            for seed in range(args.seeds)]
-    jobs += [('Cora', method, depth, 0)
-             for method in [*METHODS, OPEN] for depth in args.depths]
-    rows = table.read()
-    done = set(zip(rows.dataset, rows.method, rows.depth, rows.seed))
-    jobs = [job for job in dict.fromkeys(jobs) if job not in done]
-    if done:
-        print(f'{len(done)} runs are in {table.path} already; '
-              f'--fresh runs them anew.')
-    bar = tqdm(jobs)
-    for dataset, method, depth, seed in bar:
-        bar.set_description(f'{dataset}, {method}, depth {depth}')
-        run(table, dataset, method, depth, seed, data[dataset])
+    elif table.path.exists():
+        print(f'Runs in {table.path} are not made again, but with --fresh.')
+    run_missing(table, args)
     rows = table.read()
     show(rows)
-    print('Plots:', *draw(rows, figures), sep='\n  ')
+    print('\nPlots:', *draw(rows, args.out), sep='\n  ')
+    print(NEXT)
