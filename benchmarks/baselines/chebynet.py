@@ -77,8 +77,8 @@ def run(
     p: float = 0.5,
     lr: float = 0.01,
     weight_decay: float = 5e-4,
-    epochs: int = 200,
-    patience: int = 10,
+    epochs: int = 500,
+    patience: int = 50,
 ) -> Run:
     r"""Trains the network."""
     seed_everything(seed)

@@ -12,7 +12,9 @@ the mean over pairs of
     -\log \sigma(\mathbf{u}_i^{\top} \mathbf{v}_j)
     - \sum_{k=1}^{K} \log \sigma(-\mathbf{u}_i^{\top} \mathbf{v}_k)
 
-with :math:`K` random nodes :math:`k`. The features are not looked at.
+with :math:`K` random nodes :math:`k`. The features are not looked at. Size,
+window, length and number of walks are the paper's; for large graphs the
+settings have fewer walks, so that a run takes about a minute.
 """
 
 import torch
@@ -26,6 +28,8 @@ from torch_geometric.utils import sort_edge_index
 
 from benchmarks.sparse import row_pointer
 from benchmarks.training import Run, remember
+
+NEGATIVES = 10  # random nodes that the nodes of a walk share
 
 
 def random_walk(
@@ -107,7 +111,7 @@ def embed(
         for group in optimizer.param_groups:  # falls to zero, as word2vec's
             group['lr'] = lr * (1 - step / len(starts))
         walk = random_walk(indptr, indices, start, walk_length)
-        negative = torch.randint(num_nodes, (start.numel(), walk_length))
+        negative = torch.randint(num_nodes, (start.numel(), NEGATIVES))
         optimizer.zero_grad()
         skip_gram_loss(u, v, walk, negative, window, num_negatives).backward()
         optimizer.step()
@@ -120,7 +124,7 @@ def run(
     *,
     dim: int = 128,
     walk_length: int = 40,
-    walks_per_node: int = 10,
+    walks_per_node: int = 80,
     window: int = 10,
     num_negatives: int = 5,
     batch_size: int = 256,

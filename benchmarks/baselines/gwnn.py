@@ -159,8 +159,8 @@ def run(
     p: float = 0.5,
     lr: float = 0.01,
     weight_decay: float = 5e-4,
-    epochs: int = 1000,
-    patience: int = 100,
+    epochs: int = 500,
+    patience: int = 50,
 ) -> Run:
     """Computes the wavelets, then trains; defaults are the authors'."""
     seed_everything(seed)

@@ -1,12 +1,15 @@
 r"""JK-Net: a GCN whose last layer sees all layers before it.
 
 Xu et al., `"Representation Learning on Graphs with Jumping Knowledge
-Networks" <https://arxiv.org/abs/1806.03536>`_ (2018).
+Networks" <https://arxiv.org/abs/1806.03536>`_ (2018): :math:`\mathbf{P}
+[\mathbf{H}_1, \ldots, \mathbf{H}_L] \mathbf{W}`, or with the maximum of the
+layers :math:`\mathbf{H}_\ell = \mathrm{ReLU}(\mathbf{P} \mathbf{H}_{\ell - 1}
+\mathbf{W}_\ell)` in place of the list.
 """
 from itertools import pairwise
 
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleList
+from torch.nn import Module, ModuleList
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, JumpingKnowledge
@@ -16,7 +19,7 @@ from benchmarks.training import Run, count_classes, dropout, fit
 
 
 class Net(Module):
-    r"""Graph convolutions, their outputs joined, and a linear map."""
+    r"""Graph convolutions, their outputs joined, and another one."""
 
     def __init__(self, in_channels: int, hidden_channels: int,
                  out_channels: int, num_layers: int, mode: str,
@@ -27,8 +30,8 @@ class Net(Module):
                                  for a, b in pairwise(sizes)])
         sparse_first(self.convs[0])
         self.jk = JumpingKnowledge(mode)
-        self.lin = Linear(sum(sizes[1:]) if mode == 'cat' else
-                          hidden_channels, out_channels)
+        self.last = GCNConv(sum(sizes[1:]) if mode == 'cat' else
+                            hidden_channels, out_channels, cached=True)
         self.p = p
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -38,7 +41,8 @@ class Net(Module):
             x = dropout(x, self.p, self.training)
             x = conv(x, edge_index).relu()
             xs.append(x)
-        return self.lin(dropout(self.jk(xs), self.p, self.training))
+        x = dropout(self.jk(xs), self.p, self.training)
+        return self.last(x, edge_index)
 
 
 def run(
@@ -54,10 +58,13 @@ def run(
     epochs: int = 500,
     patience: int = 50,
 ) -> Run:
-    r"""Trains the network, weight decay on all layers."""
+    r"""Trains the network, weight decay on the first layer."""
     seed_everything(seed)
     model = by_matrix(Net(data.x.size(1), hidden_channels,
                           count_classes(data.y), num_layers, mode, p))
-    params = [dict(params=model.parameters(), weight_decay=weight_decay)]
+    first, *rest = model.convs
+    params = [dict(params=first.parameters(), weight_decay=weight_decay),
+              dict(params=[*ModuleList(rest).parameters(),
+                           *model.last.parameters()])]
     return fit(model, data, lr=lr, params=params, epochs=epochs,
                patience=patience)

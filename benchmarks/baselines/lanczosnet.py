@@ -155,7 +155,7 @@ def run(
     p: float = 0.5,
     lr: float = 0.01,
     weight_decay: float = 5e-4,
-    epochs: int = 200,
+    epochs: int = 500,
     patience: int = 50,
 ) -> Run:
     """Runs Lanczos once, then trains."""

@@ -2,13 +2,14 @@ r"""MoNet: mixtures of Gaussians on pseudo-coordinates of the edges.
 
 Monti et al., `"Geometric Deep Learning on Graphs and Manifolds Using Mixture
 Model CNNs" <https://arxiv.org/abs/1611.08402>`_ (2017). Edge :math:`(i, j)`
-lies at :math:`\mathbf{u}_{ij} = (d_i^{-1/2}, d_j^{-1/2})`, and kernel
-:math:`k` weighs it by a Gaussian of :math:`\mathbf{u}_{ij}`, normalised over
-the neighbours of :math:`i`.
+lies at :math:`\mathbf{u}_{ij} = \tanh(\mathbf{A} (d_i^{-1/2}, d_j^{-1/2})
++ \mathbf{b})`, a map that each layer learns, and kernel :math:`k` weighs it by
+a Gaussian of :math:`\mathbf{u}_{ij}`, normalised over the neighbours of
+:math:`i`.
 """
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Linear, Module
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GMMConv
@@ -29,16 +30,17 @@ class MoNetConv(GMMConv):
         del self.g  # a matrix that sparse features can be multiplied with
         self.lin = SparseLinear(in_channels, out_channels * kernel_size,
                                 bias=False, weight_initializer='glorot')
-        # Around the coordinates, which lie between zero and one:
-        torch.nn.init.uniform_(self.mu, 0, 1)
+        self.map = Linear(2, 2)
+        # Around the coordinates, which lie between minus one and one:
+        torch.nn.init.uniform_(self.mu, -1, 1)
         torch.nn.init.ones_(self.sigma)
 
     def forward(self, x: Tensor, edge_index: Tensor,
                 edge_attr: Tensor) -> Tensor:
         r"""The mixture of the neighbours' features."""
         x = self.lin(x)
-        return self.propagate(edge_index, x=(x, x),
-                              edge_attr=edge_attr) + self.bias
+        return self.propagate(edge_index, x=(x, x), edge_attr=self.map(
+            edge_attr).tanh()) + self.bias
 
     def message(self, x_j: Tensor, edge_attr: Tensor,
                 index: Tensor) -> Tensor:
@@ -81,8 +83,8 @@ def run(
     p: float = 0.5,
     lr: float = 0.01,
     weight_decay: float = 5e-4,
-    epochs: int = 200,
-    patience: int = 10,
+    epochs: int = 500,
+    patience: int = 50,
 ) -> Run:
     r"""Trains the network."""
     seed_everything(seed)
