@@ -6,7 +6,7 @@ LOCK := requirements.lock
 INSTALL = $(BIN)/python -m pip install --quiet --constraint $(LOCK)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-extensions test-data lint clean clean-data
+.PHONY: quickstart test test-extensions test-data test-browser lint dist clean clean-data
 
 quickstart: $(VENV)/ready
 	$(BIN)/python -m benchmarks quickstart
@@ -42,6 +42,13 @@ $(VENV)/extensions: $(VENV)/ready
 test-data: $(VENV)/ready
 	$(INSTALL) --editable '.[images,hetero]'
 	$(BIN)/python -m pytest -m data
+
+# What a package index would be given, checked as it checks it:
+dist: $(VENV)/ready
+	$(INSTALL) build twine
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist > /dev/null
+	$(BIN)/python -m twine check --strict dist/*
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
