@@ -1,5 +1,6 @@
 import copy
 import io
+import math
 import pickle
 import sys
 import threading
@@ -509,6 +510,23 @@ def test_changes_that_no_version_counter_sees(width):
                    lambda: x.numpy()[0].__imul__(0.5)]:
         change()
         step()
+
+
+@pytest.mark.parametrize('dtype', [torch.float, torch.double])
+@pytest.mark.parametrize('offset', [1e8, 1e20, 1e30, math.inf, math.nan])
+def test_changes_beside_a_large_column(dtype, offset):
+    # On a ring, a constant column has no energy.
+    edge_index = torch.stack([torch.arange(12), torch.arange(12).roll(1)])
+    x = torch.randn(12, 40, dtype=dtype)
+    x[:, 0] = offset
+    conv = Same()
+    recorder = SmoothnessRecorder(conv)
+    for _ in range(3):
+        conv(x, edge_index)
+        recorder.step()
+        before, after = recorder.records[-2:]
+        assert measures(before) == pytest.approx(measures(after), nan_ok=True)
+        x.numpy()[:, 5] *= 3
 
 
 def test_an_input_of_another_kind():

@@ -488,45 +488,58 @@ class _Input:
 
     No version counter tells whether features are the same: NumPy changes them
     without a trace. Their values do, by a random projection, which costs much
-    less than the measures do. It misses only what is lost in rounding when
-    the features of a node are summed.
+    less than the measures do. Columns are scaled by their largest value, so
+    that each counts as much as any other. What is missed are changes by less
+    than about 1e-5 of that value.
     """
 
     def __init__(self) -> None:
-        self.known: dict[str | None, tuple[_Key, list[float]]] = {}
-        self.direction = torch.empty(0)
+        self.known: dict[str | None, tuple[Tensor, _Key, list[float]]] = {}
 
     def measure(self, call: _Call, mode: str | None) -> list[float]:
-        key = self._key(call)
-        if key is None:
-            return _measure(call.x, call)
-        for other, found in list(self.known.values()):
-            if _is_equal(key, other):
-                return found
-        found = _measure(call.x, call)
-        copies = [v if v is None else v.clone() for v in key[1]]
-        self.known[mode] = (key[0], copies), found
-        return found
-
-    def _key(self, call: _Call) -> _Key | None:
         x = call.x
         if not isinstance(x, Tensor) or not x.is_floating_point() or (
                 x.dim() < 2 or x.size(-1) < 32 or x.layout not in (
                     torch.strided, torch.sparse_coo, torch.sparse_csr)):
-            return None  # It cannot be measured, or that costs little.
-        direction = self.direction
-        if direction.size(0) != x.size(-1) or direction.device != x.device:
-            generator = torch.Generator()
-            generator.seed()
-            direction = 1 + torch.rand(x.size(-1), generator=generator)
-            direction = self.direction = direction.to(x.device)
-        x = x.to(accumulation_dtype(x.dtype))
-        projected = x @ direction.to(x.dtype)
-        if not bool(projected.isfinite().all()):
-            return None
-        return ((type(call.edge_index), call.node_dim, call.x.dtype),
-                [projected, *tensors_of(call.edge_index), call.edge_weight,
-                 call.batch])
+            # It cannot be measured, or that costs little.
+            return _measure(x, call)
+        for direction, key, found in list(self.known.values()):
+            if direction.size(0) == x.size(-1) and (
+                    direction.device == x.device) and _is_equal(
+                        key, _key(call, direction)):
+                return found
+        found = _measure(x, call)
+        direction = _direction(x)
+        settings, (projected, *tensors) = _key(call, direction)
+        if projected is not None and bool(projected.isfinite().all()):
+            copies = [v if v is None else v.clone() for v in tensors]
+            self.known[mode] = direction, (settings, [projected, *copies]), (
+                found)
+        return found
+
+
+def _direction(x: Tensor) -> Tensor:
+    r"""A random number for each column, by the scale of the column."""
+    generator = torch.Generator()
+    generator.seed()
+    out = torch.rand(x.size(-1), generator=generator, dtype=torch.double)
+    out = torch.where(out < 0.5, out - 1, out).to(x.device)
+    if x.layout == torch.strided:
+        largest = x.detach().abs().flatten(0, -2).amax(0)
+    else:
+        column, value = (x.col_indices(), x.values()) if (
+            x.layout == torch.sparse_csr) else (x._indices()[-1], x._values())
+        largest = value.new_zeros(x.size(-1)).scatter_reduce(
+            0, column, value.detach().abs(), 'amax')
+    largest = largest.double().nan_to_num(1.0)
+    return out / largest.where(largest > 0, 1.0)
+
+
+def _key(call: _Call, direction: Tensor) -> _Key:
+    x = call.x.detach().to(accumulation_dtype(call.x.dtype))
+    return ((type(call.edge_index), call.node_dim, call.x.dtype),
+            [x @ direction.to(x.dtype), *tensors_of(call.edge_index),
+             call.edge_weight, call.batch])
 
 
 def _is_equal(a: _Key, b: _Key) -> bool:
