@@ -4,7 +4,7 @@ Mesgaran and Ben Hamza, `"Anisotropic Graph Convolutional Network for
 Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ (2020).
 
 * ``head='conv'``: the paper's formula in all layers.
-* ``head='linear'``: its equation (10) to the letter, which propagates once.
+* ``head='linear'``: its equation (9) to the letter, which propagates once.
 * ``head='hops'``: our recommended setting, :class:`~torch_agcn.DiffusedMLP`: a
   perceptron and then ``num_hops`` gated steps.
 """

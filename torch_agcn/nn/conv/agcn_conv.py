@@ -43,52 +43,36 @@ class AGCNConv(GatedDiffusion):
     :math:`\mathbf{H}^{(\ell)}`, and :math:`\mathbf{\Theta}` its
     :math:`\mathbf{W}^{(\ell)}`).
     The gate is one number for each graph.
-
-    It is used wherever :class:`~torch_geometric.nn.conv.GCNConv` is, and
-    shares its arguments, their order, and the keys of its
-    :obj:`state_dict`.
+    Arguments, their order, and the keys of its :obj:`state_dict` are those of
+    :class:`~torch_geometric.nn.conv.GCNConv`.
 
     .. note::
-        The energy is a sum over all edges: on the usual data sets it is so
-        large that the gate is exactly one, and the layer then computes just
-        what :class:`~torch_geometric.nn.conv.GCNConv` does.
-        Deep inside a network it falls to zero and takes the signal with it.
-        For depth, use :obj:`energy="relative"`: the gate then looks at the
-        :meth:`~torch_agcn.functional.relative_energy`, and the convex step
+        On the usual data sets the energy is so large that the gate is exactly
+        one, and the layer computes what
+        :class:`~torch_geometric.nn.conv.GCNConv` does.
+        For many layers or hops, use :obj:`energy="relative"`: its gate closes
+        gradually, and a closed gate keeps the features, see
+        :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
-        .. math::
-            \mathbf{X}^{\prime} = \left( \mathbf{X} + g(s) (\mathbf{P}
-            \mathbf{X} - \mathbf{X}) \right) \mathbf{\Theta}
-
-        keeps the features where the gate closes instead of erasing them.
-
-    In **bipartite graphs**, from source nodes with features
-    :math:`\mathbf{X}_s` to target nodes with features :math:`\mathbf{X}_t`,
-    there are no self-loops, and
+    In **bipartite graphs** there are no self-loops, and
 
     .. math::
         \mathbf{X}^{\prime}_t = g(s) \, \mathbf{P} \mathbf{X}_s
         \mathbf{\Theta}, \quad \mathbf{P} = \mathbf{D}_t^{-1/2} \mathbf{A}
         \mathbf{D}_s^{-1/2}, \quad s = \sum_{i,j} A_{ij} {\|
-        \mathbf{x}_{t,i} - \mathbf{x}_{s,j} \|}^2,
+        \mathbf{x}_{t,i} - \mathbf{x}_{s,j} \|}^2.
 
-    the energy of the undirected graph of all nodes. If :obj:`in_channels` is
-    one number, both sides are taken to have the same features and share
-    :math:`\mathbf{\Theta}`. If it is a pair, each side is mapped by a matrix
-    of its own *before* anything is measured.
-    Without :obj:`residual`, target features only affect the gate.
+    If :obj:`in_channels` is a pair, each side is mapped by a matrix of its own
+    *before* anything is measured; else both share :math:`\mathbf{\Theta}`.
 
-    In **mini-batches** of a large graph, neither degrees nor energy are the
-    graph's. Given what :class:`~torch_agcn.loader.ImportanceWeights` makes of
-    a batch, the sums of neighbors and those that the energy is made of are
-    right in expectation. With :obj:`momentum`, the gate is taken from an
-    average over batches, in which the noise of sampling vanishes.
+    For **mini-batches** of a large graph, see
+    :class:`~torch_agcn.loader.ImportanceWeights` and :obj:`momentum`.
 
     Args:
         in_channels (int or tuple): Size of each input sample, or :obj:`-1` to
             derive the size from the first input(s) to the forward method.
             A tuple corresponds to the sizes of source and target
-            dimensionalities, and makes a layer for bipartite graphs.
+            dimensionalities.
         out_channels (int): Size of each output sample.
         improved (bool, optional): If set to :obj:`True`, the layer computes
             :math:`\mathbf{\tilde{A}}` as :math:`\mathbf{A} + 2\mathbf{I}`.
@@ -98,12 +82,8 @@ class AGCNConv(GatedDiffusion):
             :class:`~torch_agcn.nn.conv.GatedDiffusion`.
             (default: :obj:`False`)
         add_self_loops (bool, optional): If set to :obj:`False`, will not add
-            self-loops to the input graph. By default, self-loops will be added
-            in case :obj:`normalize` is set to :obj:`True`, and not added
-            otherwise, nor in bipartite graphs. PyG's
-            :class:`~torch_geometric.nn.conv.HeteroConv` asks for
-            :obj:`False` where two types of nodes meet and
-            :obj:`in_channels` is one number. (default: :obj:`None`)
+            self-loops to the input graph. By default, as :obj:`normalize`, but
+            never in bipartite graphs. (default: :obj:`None`)
         normalize (bool, optional): Whether to add self-loops and compute
             symmetric normalization coefficients on-the-fly.
             Without, the given edge weights are used for propagation as well
@@ -130,9 +110,8 @@ class AGCNConv(GatedDiffusion):
         momentum (float, optional): The least share of the present batch in a
             running estimate of the energy, for mini-batches of one graph: the
             :math:`t`-th batch has the share :math:`\max(1/t,`
-            :obj:`momentum` :math:`)`. In training, gradients flow through the
-            present batch; in evaluation, the estimate is used as it is.
-            By default, each input has its own energy.
+            :obj:`momentum` :math:`)`. In evaluation, the estimate is used as
+            it is. By default, each input has its own energy.
             (default: :obj:`None`)
         **kwargs (optional): Additional arguments of
             :class:`torch_geometric.nn.conv.MessagePassing`.

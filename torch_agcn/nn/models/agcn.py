@@ -60,7 +60,7 @@ class AGCN(BasicGNN):
         head (str, optional): The last layer: with :obj:`"conv"`, it gates and
             propagates as all others do.
             With :obj:`"linear"`, it is a linear map, so that a model of two
-            layers is the paper's equation (10) read literally: one
+            layers is the paper's equation (9) read literally: one
             propagation, then ReLU and a linear map.
             (default: :obj:`"conv"`)
         **kwargs (optional): Additional arguments of
