@@ -9,8 +9,8 @@ import benchmarks
 from torch_agcn.datasets import FetchError
 
 # What is no experiment but serves them:
-PARTS = {'__main__', 'attacks', 'baselines', 'data', 'plots', 'results',
-         'runner', 'sparse', 'stats', 'training'}
+PARTS = {'__main__', 'attacks', 'baselines', 'batches', 'data', 'plots',
+         'results', 'runner', 'settings', 'sparse', 'stats', 'training'}
 
 
 def usage(names: list[str]) -> int:

@@ -1,6 +1,6 @@
 r"""What each part of DeepAGCN is worth, switched off one at a time.
 
-All runs share settings, seeds and schedule, those of the experiment ``depth``.
+All runs share settings, seeds and schedule.
 """
 import json
 import sys
@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from benchmarks import depth, plots, runner, stats, table
+from benchmarks import plots, runner
 from benchmarks.data import DATASETS, splits_of
 from benchmarks.results import RESULTS, Claim, Table
+from benchmarks.settings import COLUMNS, latest, measure, settings_of
+from benchmarks.stats import by_seed, mean_error, pairs
 
+__all__ = ['measure']
+QUESTION = 'What is each part of DeepAGCN worth?'
 METHOD, ALL = 'agcn_deep', 'all parts'
-TABLE = Table(RESULTS / 'ablation.csv', [*table.COLUMNS, 'depth', 'part'])
+TABLE = Table(RESULTS / 'ablation.csv', [*COLUMNS, 'depth', 'part'])
 PARTS: dict[str, dict[str, Any]] = {
     ALL: {},
     'gate held open': {'beta': 1e30},
@@ -25,8 +29,8 @@ PARTS: dict[str, dict[str, Any]] = {
     'one step per layer': {'num_hops': 1},
 }
 DEPTHS = [2, 16, 64]
-CAPTIONS = {f'ablation_{name.lower()}': f'{name}: mean test accuracy with its '
-            f'standard error, with all parts and with one switched.'
+CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of the runs '
+            f'(points) and its mean, with all parts and with one switched.'
             for name in DATASETS}
 
 
@@ -42,77 +46,59 @@ class Task(NamedTuple):
     settings: str
 
 
-def settings_of(dataset: str, layers: int, part: str,
-                quick: bool = False) -> str:
-    r"""The settings of the whole network, but for a part."""
-    settings = json.loads(depth.settings_of(METHOD, dataset, layers, quick))
-    return runner.as_json(**{**settings, **PARTS[part]})
-
-
-def measure(task: Task, root: str) -> dict[str, Any]:
-    r"""Runs a task as for Table 1."""
-    row = table.measure(table.Task(task.method, task.dataset, task.split,
-                                   task.seed, task.settings), root)
-    return {**row, 'depth': task.depth, 'part': task.part}
-
-
-def latest(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""The rows with the settings that were used last."""
-    last = rows.groupby(['dataset', 'depth', 'part']).settings
-    return rows[rows.settings == last.transform('last')]
+def by_depth(rows: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
+    r"""Accuracies by seed and part, for each data set and depth."""
+    return {str(dataset): {int(depth): by_seed(runs, 'part') for depth, runs
+                           in found.groupby('depth')}
+            for dataset, found in latest(rows, 'depth', 'part').groupby(
+                'dataset', sort=False)}
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies, and differences to all parts over the same seeds."""
     out = {}
-    for dataset, found in latest(rows).groupby('dataset', sort=False):
-        lines = {part: {'': part} for part in PARTS
-                 if (found.part == part).any()}
-        for layers, runs in found.groupby('depth'):
-            wide = runs.pivot(index='seed', columns='part',
-                              values='test_accuracy')
-            for part, line in lines.items():
-                line[f'{layers} layers'] = (stats.mean_error(wide[part])
-                                           if part in wide else '–')
-                line[f'{layers} layers, difference'] = _gap(wide, part)
+    for dataset, found in by_depth(rows).items():
+        lines = []
+        for part in [p for p in PARTS if any(p in w for w in found.values())]:
+            line = {'': part}
+            for depth, wide in found.items():
+                name = f'{depth} layers'
+                line[name] = mean_error(wide[part]) if part in wide else '–'
+                line[f'{name}, difference'] = '–' if part == ALL else str(
+                    pairs(wide, part, ALL) or '–')
+            lines.append(line)
         out[f'{dataset}: test accuracy in percent, mean ± standard error '
             f'(runs), and the difference to all parts with its 95 % '
-            f'interval'] = pd.DataFrame(list(lines.values()))
+            f'interval'] = pd.DataFrame(lines)
     return out
 
 
-def _gap(wide: pd.DataFrame, part: str) -> str:
-    if part == ALL or part not in wide or ALL not in wide:
-        return '–'
-    return str(stats.paired(wide[part], wide[ALL]) or '–')
-
-
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""A panel for each depth, a bar for each part."""
+    r"""A panel for each depth."""
     paths = []
-    for dataset, found in latest(rows).groupby('dataset', sort=False):
-        parts = [p for p in PARTS if (found.part == p).any()][::-1]
-        depths = sorted(found.depth.unique())
-        figure, axes = plots.plt.subplots(
-            1, len(depths), sharey=True, squeeze=False,
-            figsize=(2.2 + 2.6 * len(depths), 1.2 + 0.36 * len(parts)))
-        for axis, layers in zip(axes[0], depths):
-            stats = found[found.depth == layers].groupby(
-                'part').test_accuracy.agg(['mean', 'sem'])
-            for y, part in enumerate(parts):
-                if part in stats.index:
-                    mean, error = stats.loc[part].fillna(0)
-                    axis.barh(y, mean, xerr=error, capsize=3,
-                              color='#2166ac' if part == ALL else '#bbbbbb',
-                              edgecolor='black', linewidth=0.6)
-                    axis.annotate(f'{mean:.1f}', (3, y), va='center',
-                                  color='white' if part == ALL else 'black')
-            axis.set(xlim=(0, 100), title=f'{layers} layers',
-                     xlabel='test accuracy (%)')
-        axes[0, 0].set_yticks(range(len(parts)), parts)
+    for dataset, found in by_depth(rows).items():
+        figure, axes = plots.panels(len(found), 2.6, 3.4, 2.2, sharey=True)
+        for axis, (depth, wide) in zip(axes, found.items()):
+            plots.dots(axis, {part: wide[part].dropna() if part in wide
+                              else [] for part in PARTS},
+                       {ALL: plots.STYLES['DeepAGCN']})
+            axis.set(title=f'{depth} layers', xlabel='test accuracy (%)')
         figure.suptitle(f'{dataset}: DeepAGCN, a part switched at a time')
         paths += plots.save(figure, folder, f'ablation_{dataset.lower()}')
     return paths
+
+
+def answer(rows: pd.DataFrame) -> str:
+    r"""What is lost without each part, at the greatest depth that shows it."""
+    for dataset, found in by_depth(rows).items():
+        for depth, wide in sorted(found.items(), reverse=True):
+            gaps = {part: pairs(wide, part, ALL) for part in PARTS
+                    if part != ALL}
+            texts = [f'{part} {gap}' for part, gap in gaps.items() if gap]
+            if texts:
+                return (f'On {dataset} with {depth} layers, minus all parts: '
+                        + ', '.join(texts) + '.')
+    return ''
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -123,14 +109,22 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 def main(argv: list[str]) -> None:
     options = runner.parser('ablation', ['Cora'], runs=5)
     options.add_argument('--depths', nargs='+', type=runner.positive,
-                         default=DEPTHS,
-                         metavar='DEPTH', help=f'numbers of layers (default: '
+                         default=DEPTHS, metavar='DEPTH',
+                         help=f'numbers of layers (default: '
                          f'{" ".join(map(str, DEPTHS))})')
     args = options.parse_args(argv)
+    fixed = {}
     if args.quick:
         args.datasets, args.runs, args.depths = args.datasets[:1], 1, [2]
-    tasks = [Task(METHOD, dataset, splits_of(dataset)[0], layers, part, seed,
-                  settings_of(dataset, layers, part, args.quick))
-             for seed in range(args.runs) for dataset in args.datasets
-             for layers in args.depths for part in PARTS]
-    runner.conclude(sys.modules[__name__], tasks, args)
+        fixed = dict(epochs=30)
+    tasks = []
+    for seed in range(args.runs):
+        for dataset in args.datasets:
+            for depth in args.depths:
+                whole = json.loads(settings_of(METHOD, dataset,
+                                               num_layers=depth))
+                tasks += [Task(METHOD, dataset, splits_of(dataset)[0], depth,
+                               part, seed, runner.as_json(**{
+                                   **whole, **fixed, **change}))
+                          for part, change in PARTS.items()]
+    runner.run_and_report(sys.modules[__name__], tasks, args)

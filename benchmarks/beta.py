@@ -13,15 +13,17 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import runner, table
+from benchmarks import runner, settings
 from benchmarks.data import DATASETS, SPLITS, load, splits_of
-from benchmarks.history import gaps, verdict
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.table import Task
+from benchmarks.settings import COLUMNS, Task, gates_of, settings_of
+from benchmarks.stats import by_seed, pairs, verdict
 from torch_agcn.functional import dirichlet_energy
 
-TABLE = Table(RESULTS / 'beta.csv', [*table.COLUMNS, 'beta', 'input_energy'])
-LABELS = {'agcn_paper': "the paper's energy", 'agcn': 'relative energy'}
+QUESTION = 'What does beta do to accuracy and to the gates?'
+TABLE = Table(RESULTS / 'beta.csv', [*COLUMNS, 'beta', 'input_energy'])
+LABELS = {method: settings.METHODS[method]
+          for method in ['agcn_paper', 'agcn']}
 GATES = {'agcn_paper': ['layer 1', 'layer 2'],
          'agcn': ['first hop', 'last hop']}
 FULL_GRID = [i / 10 for i in range(51)]
@@ -45,7 +47,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     r"""A run of Table 1 with a beta of its own."""
     data = load(task.dataset, task.split, task.seed, root)
     energy = float(dirichlet_energy(data.x, data.edge_index))
-    return {**table.measure(task, root), 'input_energy': f'{energy:.5g}',
+    return {**settings.measure(task, root), 'input_energy': f'{energy:.5g}',
             'beta': json.loads(task.settings)['beta']}
 
 
@@ -61,12 +63,9 @@ def saturation(energy: float) -> float:
 
 def latest(rows: pd.DataFrame) -> pd.DataFrame:
     r"""The rows with the settings that were used last, and their gates."""
-    last = rows.groupby(['dataset', 'split', 'method', 'beta']).settings
-    rows = rows[rows.settings == last.transform('last')]
-    gates = [[float(gate) for gate in str(text).split()]
-             for text in rows.gates]
-    return rows.assign(first_gate=[gate[0] for gate in gates],
-                       last_gate=[gate[-1] for gate in gates])
+    rows = settings.latest(rows, 'beta')
+    gates = gates_of(rows)
+    return rows.assign(first_gate=gates.str[0], last_gate=gates.str[-1])
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -106,9 +105,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def _figure(part: pd.DataFrame, title: str) -> Any:
-    from benchmarks.plots import STYLES, plt
-    styles = {'agcn_paper': STYLES['AGCN, paper'],
-              'agcn': STYLES['AGCN, recommended']}
+    from benchmarks.plots import plt, style_of
     figure, (top, bottom) = plt.subplots(
         2, sharex=True, figsize=(8, 7), height_ratios=[3, 2])
     positive = part.beta[part.beta > 0]
@@ -123,7 +120,7 @@ def _figure(part: pd.DataFrame, title: str) -> Any:
                      linestyle=':', label="the paper's first gate is one "
                      'from here')
     for method, line in part.groupby('method', sort=False):
-        look = dict(styles[method], markersize=5)
+        look = dict(style_of(LABELS[method]), markersize=5)
         for at, label in [(line.beta > 0, LABELS[method]),
                           (line.beta == 0, '_')]:
             some, x = line[at], line.beta[at].clip(lower=zero)
@@ -151,55 +148,43 @@ def _figure(part: pd.DataFrame, title: str) -> Any:
 def claims(rows: pd.DataFrame) -> list[Claim]:
     r"""The paper's, of its energy on its grid."""
     rows = latest(rows)
-    verdicts, texts = set(), []
-    for (dataset, split), part in rows.groupby(['dataset', 'split']):
-        found, text = _best(part[(part.method == 'agcn_paper')
-                                 & part.beta.isin(FULL_GRID)])
-        texts.append(f'{dataset} ({split} split): {text}')
-        if dataset == DATASET:
-            verdicts.add(found)
-        ours = summary(part[part.method == 'agcn'])
-        if len(ours) > 1:
-            mean = ours.set_index('beta').test_accuracy
-            texts[-1] += (
-                f' With the relative energy, the mean accuracy is between '
-                f'{mean.min():.2f} % (beta = {mean.idxmin():g}) and '
-                f'{mean.max():.2f} % (beta = {mean.idxmax():g}).')
+    rows = rows[(rows.dataset == DATASET) & (rows.method == 'agcn_paper')
+                & rows.beta.isin(FULL_GRID[1:])]
+    # The split that the most was run on:
+    split = rows.split.mode().iloc[0] if len(rows) else ''
+    wide = by_seed(rows[rows.split == split], 'beta')
+    others = [beta for beta in wide if beta != BEST]
+    gaps = {beta: pairs(wide, BEST, beta) for beta in others}
+    text = 'beta = 0.4 and another are not run yet with two seeds.'
+    if any(gaps.values()):
+        low, high = (f(gap.mean for gap in gaps.values() if gap)
+                     for f in [min, max])
+        text = (f'{wide[BEST].mean():.2f} % at {BEST} ({split} split); minus '
+                f'that at {len(others)} other non-zero values of the grid: '
+                f'{low:+.2f} to {high:+.2f}.')
+        if low == high == 0:
+            text = (f'All {len(wide.columns)} non-zero values of the grid '
+                    f'give the same accuracy in every seed, '
+                    f'{wide[BEST].mean():.2f} % in the mean ({split} split): '
+                    f'the gates are one.')
     return [Claim(f'beta = {BEST} yields the best accuracy on {DATASET}.',
-                  verdicts.pop() if len(verdicts) == 1 else 'not shown',
-                  ' '.join(texts))]
+                  verdict(gaps.values()), text)]
 
 
-def _best(rows: pd.DataFrame) -> tuple[str, str]:
-    r"""The best of the grid, if there is one."""
-    grid = rows[rows.beta > 0]
-    mean = grid.groupby('beta').test_accuracy.mean()
-    if BEST not in mean or len(mean) < 2:
-        return 'not shown', f'beta = {BEST} and another are not run yet.'
-    zero = rows[rows.beta == 0].test_accuracy
-    end = f'; beta = 0 gives {zero.mean():.2f} %.' if len(zero) else '.'
-    by_seed = grid.groupby('seed')
-    different = by_seed.test_accuracy.nunique().max()
-    if different == 1:
-        spread = by_seed.val_loss.agg(lambda part: part.max() - part.min())
-        bound = saturation(grid.input_energy.mean())
-        second = f'at least {grid.last_gate.min():.5g}'
-        if grid.last_gate.min() == 1:  # as it is kept
-            second = 'one to five digits'
-        return 'no', (
-            f'in each seed (of {len(by_seed)}), all {len(mean)} non-zero '
-            f'values of the grid give the same accuracy, {mean[BEST]:.2f} % '
-            f'in the mean, and validation losses that differ by '
-            f'{spread.max():.1g} at most: the first gate is exactly one from '
-            f'beta = {bound:.1g} on, and the second is {second} after '
-            f'training{end}')
-    others = mean.drop(BEST)
-    text = (f'{mean[BEST]:.2f} % at beta = {BEST}, and {others.max():.2f} % '
-            f'at the best of {len(others)} other non-zero values of the '
-            f'grid, {others.idxmax():g}; up to {different} different '
-            f'accuracies in one of {len(by_seed)} seeds{end}')
-    found = gaps(grid, 'test_accuracy', BEST, others.idxmax(), by='beta')
-    return verdict(list(found.values()), 1), text
+def answer(rows: pd.DataFrame) -> str:
+    r"""How far accuracies lie apart."""
+    texts = []
+    found = summary(rows)
+    for (dataset, method), part in found[found.beta > 0].groupby(
+            ['dataset', 'method'], sort=False):
+        if method == 'agcn_paper':
+            part = part[part.beta.isin(FULL_GRID)]
+        if len(part) > 1:
+            texts.append(f'{part.test_accuracy.min():.1f} to '
+                         f'{part.test_accuracy.max():.1f} % with '
+                         f'{LABELS[method]} on {dataset}')
+    return ("Over the paper's grid without 0, and over ours: "
+            + ', '.join(texts) + '.' if texts else '')
 
 
 def main(argv: list[str]) -> None:
@@ -222,7 +207,7 @@ def main(argv: list[str]) -> None:
             if split not in splits_of(dataset):
                 split = splits_of(dataset)[0]
             for method, values in betas.items():
-                settings = json.loads(table.settings_of(method, dataset))
+                own = json.loads(settings_of(method, dataset))
                 tasks += [Task(method, dataset, split, seed, runner.as_json(
-                    **settings | {'beta': beta})) for beta in values]
-    runner.conclude(sys.modules[__name__], tasks, args)
+                    **own | {'beta': beta})) for beta in values]
+    runner.run_and_report(sys.modules[__name__], tasks, args)

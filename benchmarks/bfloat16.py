@@ -21,6 +21,7 @@ from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.training import Run, fit
 from torch_agcn import AGCN
 
+QUESTION = 'What do products in bfloat16 cost in accuracy?'
 CITATION = ['Cora', 'CiteSeer', 'PubMed']
 METHODS: dict[str, dict[str, Any]] = {
     'AGCN (paper)': {}, 'AGCN (relative)': dict(energy='relative')}
@@ -101,6 +102,19 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     return []
 
 
+def answer(rows: pd.DataFrame) -> str:
+    r"""The differences to float32."""
+    texts = []
+    for method in METHODS:
+        for dataset in CITATION:
+            gap = stats.pairs(stats.by_seed(
+                rows[(rows.method == method) & (rows.dataset == dataset)],
+                'precision'), AUTOCAST, EXACT)
+            texts += [f'{method} on {dataset} {gap.text(2)}'] if gap else []
+    return ('bfloat16 minus float32, with 95 % intervals: '
+            + ', '.join(texts) + '.' if texts else '')
+
+
 def main(argv: list[str]) -> None:
     options = runner.parser('bfloat16', CITATION, of=CITATION)
     options.add_argument('--methods', nargs='+', default=list(METHODS),
@@ -112,4 +126,4 @@ def main(argv: list[str]) -> None:
     tasks = [Task(method, dataset, precision, seed)
              for seed in range(args.runs) for dataset in args.datasets
              for method in args.methods for precision in PRECISIONS]
-    runner.conclude(sys.modules[__name__], tasks, args)
+    runner.run_and_report(sys.modules[__name__], tasks, args)

@@ -1,6 +1,6 @@
 r"""More than one process: the same accuracy, also if one of them is killed.
 
-The recommended AGCN of :mod:`benchmarks.minibatch` is trained by PyTorch's
+The DiffusedMLP of :mod:`benchmarks.minibatch` is trained by PyTorch's
 ``DistributedDataParallel``, with a ``NeighborLoader`` in each process for its
 share of the training nodes, and energies that are averaged over batches and
 processes. One process, two that share its batches, and two of which one is
@@ -55,11 +55,13 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
 from torch_geometric.utils import index_to_mask
 
-from benchmarks import minibatch, runner, table
+from benchmarks import batches, runner, settings
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Claim, Table, keep_memory
+from benchmarks.stats import Gap, paired
 from torch_agcn.loader import ImportanceWeights, MixedBatchSampler
 
+QUESTION = 'Is accuracy the same with more processes, and after a kill?'
 TABLE = Table(RESULTS / 'distributed.csv', [
     'method', 'dataset', 'seed', 'settings', 'epochs', 'repeated', 'restarts',
     'val_losses', 'val_accuracy', 'test_accuracy', 'seconds'])
@@ -94,8 +96,8 @@ def settings_of(dataset: str, quick: bool = False) -> str:
     names = ['head', 'beta', 'alpha', 'energy', 'residual', 'num_hops',
              'hidden_channels', 'p', 'lr', 'weight_decay', 'momentum', 'seeds',
              'num_neighbors']
-    known = json.loads(minibatch.settings_of('agcn', dataset))
-    epochs = 8 if quick else known['steps'] // minibatch.STEPS_PER_EPOCH
+    known = json.loads(batches.settings_of('agcn', dataset))
+    epochs = 8 if quick else known['steps'] // batches.STEPS_PER_EPOCH
     return runner.as_json(**{name: known[name] for name in names},
                           epochs=epochs, killed_at=epochs // 2)
 
@@ -235,7 +237,7 @@ def batches_of(data: Data, rank: int, world: int, seeds: int,
 def batch_size_of(num_nodes: int, world: int) -> int:
     r"""The training nodes in a batch of one of many processes."""
     share = math.ceil(num_nodes / world)
-    return math.ceil(share / minibatch.STEPS_PER_EPOCH)
+    return math.ceil(share / batches.STEPS_PER_EPOCH)
 
 
 def work(args: argparse.Namespace) -> None:
@@ -280,9 +282,9 @@ def note(state: dict[str, Any], epoch: int, loss: float,
 
 def train(args: argparse.Namespace) -> None:
     r"""Trains, and writes what came of it."""
-    settings = json.loads(args.settings)
+    own = json.loads(args.settings)
     killed_at, epochs, momentum, lr, weight_decay, seeds, num_neighbors = (
-        settings.pop(key) for key in [
+        own.pop(key) for key in [
             'killed_at', 'epochs', 'momentum', 'lr', 'weight_decay', 'seeds',
             'num_neighbors'])
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -296,9 +298,9 @@ def train(args: argparse.Namespace) -> None:
     loader = batches_of(data, rank, world, seeds, num_neighbors)
     weights = ImportanceWeights(loader)
     torch.manual_seed(args.seed)
-    model = minibatch.make_model(data, momentum=momentum, **settings)
+    model = batches.make_model(data, momentum=momentum, **own)
     model.to(device)
-    optimizer = minibatch.make_optimizer(model, lr, weight_decay)
+    optimizer = batches.make_optimizer(model, lr, weight_decay)
     path = Path(args.folder) / 'checkpoint.pt'
     state = resume(path, [args.dataset, args.seed, args.settings], model,
                    optimizer)
@@ -317,7 +319,7 @@ def train(args: argparse.Namespace) -> None:
             batch = batch.to(device)
             optimizer.zero_grad()
             out = parallel(batch.x, batch.edge_index, **weights(batch))
-            minibatch.loss_of(out, batch).backward()
+            batches.loss_of(out, batch).backward()
             if args.kill == rank and epoch == killed_at and restarts == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.step()
@@ -394,41 +396,34 @@ def measure(task: Task, root: str) -> dict[str, Any]:
             'repeated': sum(n - 1 for n in Counter(begun).values())}
 
 
-def latest(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""The rows with the settings that were used last."""
-    return table.latest(rows.assign(split='')).drop_duplicates(
-        ['method', 'dataset', 'seed'], keep='last')
+def gaps(rows: pd.DataFrame) -> dict[tuple[str, str], Gap | None]:
+    r"""Accuracies minus those of one process."""
+    groups = {key: part.set_index('seed').test_accuracy for key, part in
+              settings.latest(rows).groupby(['dataset', 'method'], sort=False)}
+    empty = pd.Series(dtype=float)
+    return {key: None if key[1] == 'one process' else paired(
+        values, groups.get((key[0], 'one process'), empty))
+        for key, values in groups.items()}
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies beside one process's, and what a kill cost."""
-    from scipy.stats import t
-    lines = []
-    for dataset, part in latest(rows).groupby('dataset', sort=False):
-        groups = {method: part[part.method == method].set_index('seed')
-                  for method in METHODS}
-        one = groups['one process'].test_accuracy
-        for method, group in groups.items():
-            if group.empty:
-                continue
-            mean, n = group.test_accuracy.mean(), len(group)
-            std = f' ± {group.test_accuracy.std():.1f}' if n > 1 else ''
-            gap = (group.test_accuracy - one).dropna()
-            text, verdict = '–', '–'
-            if method != 'one process' and len(gap) > 1:
-                half = t.ppf(0.975, len(gap) - 1) * gap.sem()
-                text = f'{gap.mean():+.2f} ± {half:.2f}'
-                verdict = 'yes' if abs(gap.mean()) <= half else 'no'
-            lines.append([dataset, method, f'{mean:.1f}{std} ({n})', text,
-                          verdict, f'{group.restarts.max():.0f}',
-                          f'{group.repeated.max():.0f}',
-                          f'{group.seconds.median():.1f}'])
-    out = {'Test accuracy (%), and whether it is that of one process within '
-           'noise': pd.DataFrame(lines, columns=[
-               'data', '', 'mean ± std (runs)',
-               'minus one process, 95 % interval', 'the same',
-               'restarts at most', 'epochs repeated at most', 'seconds'])}
-    same = equal_after_kill(latest(rows))
+    lines, found = [], gaps(rows)
+    groups = dict(iter(settings.latest(rows).groupby(['dataset', 'method'])))
+    for (dataset, method), gap in found.items():
+        part = groups[dataset, method]
+        values = part.test_accuracy
+        std = f' ± {values.std():.1f}' if len(values) > 1 else ''
+        lines.append([dataset, method,
+                      f'{values.mean():.1f}{std} ({len(values)})',
+                      '–' if gap is None else gap.text(2),
+                      f'{part.restarts.max():.0f}',
+                      f'{part.repeated.max():.0f}',
+                      f'{part.seconds.median():.1f}'])
+    out = {'Test accuracy (%)': pd.DataFrame(lines, columns=[
+        'data', '', 'mean ± std (runs)', 'minus one process, 95 % interval',
+        'restarts at most', 'epochs repeated at most', 'seconds'])}
+    same = equal_after_kill(settings.latest(rows))
     if len(same):
         out['Losses of all epochs, with and without a kill'] = same
     return out
@@ -451,32 +446,33 @@ def equal_after_kill(rows: pd.DataFrame) -> pd.DataFrame:
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""Validation losses, a panel for each data set."""
-    from benchmarks.plots import plt
-    from benchmarks.plots import save as save_figure
-    rows = latest(rows)
+    from benchmarks import plots
+    rows = settings.latest(rows)
     datasets = list(dict.fromkeys(rows.dataset))
-    figure, axes = plt.subplots(1, len(datasets), squeeze=False,
-                                figsize=(2.2 + 4.4 * len(datasets), 3.6))
-    for axis, dataset in zip(axes[0], datasets):
+    figure, axes = plots.panels(len(datasets), 4.4, 3.6, 2.2)
+    for axis, dataset in zip(axes, datasets):
         part = rows[rows.dataset == dataset]
         for method, style in STYLES.items():
             group = part[part.method == method]
-            if group.empty:
-                continue
-            curves = np.array([text.split() for text in group.val_losses],
-                              dtype=float)
-            epoch = np.arange(1, curves.shape[1] + 1)
-            mean, std = curves.mean(0), curves.std(0)
-            axis.plot(epoch, mean, label=method, linewidth=2, **style)
-            axis.fill_between(epoch, mean - std, mean + std, alpha=0.15,
-                              color=style['color'], linewidth=0)
+            if len(group):
+                plots.band(axis, np.array(
+                    [text.split() for text in group.val_losses], dtype=float),
+                    method, linewidth=2, **style)
         if (part.method == 'two, one killed').any():
             at = json.loads(part.settings.iloc[-1])['killed_at'] + 1
             axis.axvline(at, color='black', linestyle=':', linewidth=1)
         axis.set(title=dataset, xlabel='epoch')
-    axes[0, 0].set_ylabel('validation loss (nats)')
-    axes[0, -1].legend(loc='upper left', bbox_to_anchor=(1.01, 1.0))
-    return save_figure(figure, folder, 'distributed')
+    axes[0].set_ylabel('validation loss (nats)')
+    plots.legend_right(axes[-1])
+    return plots.save(figure, folder, 'distributed')
+
+
+def answer(rows: pd.DataFrame) -> str:
+    r"""What more processes and a kill cost."""
+    texts = [f'{method} on {dataset} {gap.text(2)}'
+             for (dataset, method), gap in gaps(rows).items() if gap]
+    return ('Test accuracy minus that of one process, with 95 % intervals: '
+            + ', '.join(texts) + '.' if texts else '')
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -495,7 +491,7 @@ def main(argv: list[str]) -> None:
     tasks = [Task(method, dataset, seed, settings_of(dataset, args.quick))
              for seed in range(args.runs) for dataset in args.datasets
              for method in METHODS]
-    runner.conclude(sys.modules[__name__], tasks, args)
+    runner.run_and_report(sys.modules[__name__], tasks, args)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

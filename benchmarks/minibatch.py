@@ -1,9 +1,9 @@
 r"""Mini-batches of one graph: accuracy, and gates beside the whole graph's.
 
 The same network is trained on the whole graph, and on parts of it that PyG's
-``NeighborLoader`` samples, with as many steps of Adam. It is the recommended
-AGCN of Table 1, with its settings but four hops, which a loader has to sample
-as well, and the paper's formula in two layers. Where the gate comes from in
+``NeighborLoader`` samples, with as many steps of Adam. It is the DiffusedMLP
+of Table 1, with its settings but four hops, which a loader has to sample as
+well, and AGCN (paper). Where the gate comes from in
 training:
 
 * ``exact``: the whole graph;
@@ -29,29 +29,35 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Identity, Module
+from torch.nn import Module
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
 
-from benchmarks import runner, table
-from benchmarks.baselines.agcn import Hops, Net
+from benchmarks import runner, settings
+from benchmarks.batches import (
+    STEPS_PER_EPOCH,
+    loss_of,
+    make_model,
+    make_optimizer,
+    settings_of,
+    train_best,
+)
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.tasks import train_best
-from benchmarks.training import count_classes, dropout
+from benchmarks.stats import Gap, paired
 from torch_agcn import AGCNConv
 from torch_agcn.loader import ImportanceWeights, MixedBatchSampler
 
+QUESTION = 'What do mini-batches cost in accuracy, and what are their gates?'
 TABLE = Table(RESULTS / 'minibatch.csv', [
     'method', 'dataset', 'sampling', 'estimate', 'seed', 'settings', 'nodes',
     'best_epoch', 'val_accuracy', 'test_accuracy', 'gates', 'batch_gates',
     'seconds'])
-LABELS = {'agcn': 'AGCN, recommended', 'agcn_paper': 'AGCN, paper'}
+LABELS = {m: settings.METHODS[m] for m in ['agcn', 'agcn_paper']}
 SAMPLINGS = {'full': 'whole graph', 'neighbor': 'NeighborLoader'}
 ESTIMATES = ['raw', 'weighted', 'running']
 BOUND = 1.0  # points from training on the whole graph
-STEPS_PER_EPOCH = 3
 STYLES: dict[str, dict[str, Any]] = {
     'raw': dict(color='#d55e00', marker='s'),
     'weighted': dict(color='#0072b2', marker='o'),
@@ -63,8 +69,7 @@ CAPTIONS = {
     'batches, bars reach from the 5th to the 95th percentile; the running '
     'estimate is one number, the average of all these batches.',
     'minibatch_accuracy': 'Test accuracy, a point for each seed, and the mean '
-    'as a line; the shaded range is one point around the mean of training on '
-    'the whole graph.',
+    'as a line.',
 }
 Weights = Callable[[Data], dict[str, Tensor]]
 
@@ -78,20 +83,6 @@ class Task(NamedTuple):
     estimate: str
     seed: int
     settings: str
-
-
-def settings_of(method: str, dataset: str, quick: bool = False) -> str:
-    r"""Those of Table 1, and what belongs to batches."""
-    names = ['head', 'beta', 'alpha', 'energy', 'residual', 'num_hops',
-             'hidden_channels', 'p', 'lr', 'weight_decay']
-    known = json.loads(table.settings_of(method, dataset))
-    settings = {name: known[name] for name in names}
-    if method == 'agcn':
-        settings['num_hops'] = 4
-    return runner.as_json(
-        **settings, steps=15 if quick else 300, momentum=0.1, seeds=256,
-        num_neighbors=[10, 5, 5, 5] if method == 'agcn' else [10, 10],
-        looked_at=9 if quick else 45)
 
 
 # Batches #####################################################################
@@ -111,31 +102,6 @@ def no_weights(batch: Data) -> dict[str, Tensor]:
 
 
 # Training ####################################################################
-
-
-class Sampled(Hops):
-    r"""The recommended AGCN; that it may have a running estimate is what it
-    needs an :class:`~torch_agcn.AGCNConv` for.
-    """
-
-    def __init__(self, in_channels: int, hidden_channels: int,
-                 out_channels: int, p: float, momentum: float | None = None,
-                 **kwargs: Any) -> None:
-        super().__init__(in_channels, hidden_channels, out_channels, p,
-                         **kwargs)
-        self.diffusion = AGCNConv(out_channels, out_channels, cached=True,
-                                  bias=False, momentum=momentum, **kwargs)
-        self.diffusion.lin = Identity()
-
-
-class SampledNet(Net):
-    r"""The paper's AGCN, on parts of a graph as well."""
-
-    def forward(self, x: Tensor, edge_index: Tensor,
-                **weights: Tensor) -> Tensor:
-        r"""The logits."""
-        return self.model(dropout(x, self.p, self.training), edge_index,
-                          **weights)
 
 
 def layers_of(model: Module) -> list[AGCNConv]:
@@ -181,35 +147,6 @@ def average_gates(model: Module, batches: Iterable[Data],
     return found
 
 
-def loss_of(out: Tensor, batch: Data) -> Tensor:
-    r"""The mean over the nodes of a batch to train on: those with all their
-    neighbors.
-    """
-    mask = batch.train_mask.clone()
-    mask[batch.get('batch_size', mask.numel()):] = False
-    loss = F.cross_entropy(out[mask], batch.y[mask], reduction='sum')
-    return loss / mask.sum().clamp(min=1)  # there may be none
-
-
-def make_model(data: Data, *, head: str, hidden_channels: int, p: float,
-               **layer: Any) -> Any:
-    r"""The network of Table 1."""
-    sizes = data.x.size(1), hidden_channels, count_classes(data.y)
-    if head == 'hops':
-        return Sampled(*sizes, p, **layer)
-    return SampledNet(*sizes, p, head=head, **layer)
-
-
-def make_optimizer(model: Any, lr: float,
-                   weight_decay: float) -> torch.optim.Optimizer:
-    r"""Adam, with weight decay of the first layer."""
-    first = list(model.first().parameters())
-    rest = [w for w in model.parameters() if all(w is not v for v in first)]
-    return torch.optim.Adam(
-        [dict(params=first, weight_decay=weight_decay), dict(params=rest)],
-        lr=lr)
-
-
 def all_gates(model: Any, data: Data, batches: list[Data],
               weights: Weights) -> dict[str, list[list[float]]]:
     r"""The gates by running energies, on the whole graph and on batches, and
@@ -239,18 +176,18 @@ def batches_of(task: Task, data: Data,
 
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Trains a network and looks at its gates."""
-    settings = json.loads(task.settings)
+    own = json.loads(task.settings)
     steps, momentum, lr, weight_decay, looked_at = (
-        settings.pop(key) for key in ['steps', 'momentum', 'lr',
+        own.pop(key) for key in ['steps', 'momentum', 'lr',
                                       'weight_decay', 'looked_at'])
-    sizes = {key: settings.pop(key) for key in ['seeds', 'num_neighbors']}
+    sizes = {key: own.pop(key) for key in ['seeds', 'num_neighbors']}
     data = load(task.dataset, root=root)
     data = RemoveSelfLoops()(data)  # the layer adds its own
     seed_everything(task.seed)
     start = time.perf_counter()
     if task.estimate == 'running':
-        settings['momentum'] = momentum
-    model = make_model(data, **settings)
+        own['momentum'] = momentum
+    model = make_model(data, **own)
     optimizer = make_optimizer(model, lr, weight_decay)
     loader, weights = batches_of(task, data, sizes)
     nodes: list[int] = []
@@ -297,33 +234,23 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 
 def latest(rows: pd.DataFrame) -> pd.DataFrame:
     r"""The rows with the settings that were used last."""
-    rows = table.latest(rows.assign(split=''))
-    return rows.drop_duplicates(['method', 'dataset', 'sampling', 'estimate',
-                                 'seed'], keep='last')
+    return settings.latest(rows, 'sampling', 'estimate')
 
 
-def gaps(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""Accuracies with their distance from training on the whole graph, seed
-    by seed, and half of its 95 % interval.
-    """
-    from scipy.stats import t
-    lines = []
+def by_way(rows: pd.DataFrame) -> dict[tuple[str, ...], pd.DataFrame]:
+    r"""The rows of each data set, method, sampling and estimate, by seed."""
     keys = ['dataset', 'method', 'sampling', 'estimate']
-    groups = {key: part.set_index('seed') for key, part in latest(
+    return {key: part.set_index('seed') for key, part in latest(
         rows).groupby(keys, sort=False)}
-    for key, part in groups.items():
-        whole = groups.get((*key[:2], 'full', 'exact'))
-        gap = pd.Series(dtype=float)
-        if whole is not None and key[2] != 'full':
-            gap = (part.test_accuracy - whole.test_accuracy).dropna()
-        n = len(gap)
-        lines.append([*key, part.test_accuracy.mean(),
-                      part.test_accuracy.std(), len(part),
-                      gap.mean() if n else np.nan,
-                      t.ppf(0.975, n - 1) * gap.sem() if n > 1 else np.nan,
-                      part.nodes.mean(), part.seconds.median()])
-    return pd.DataFrame(lines, columns=[
-        *keys, 'mean', 'std', 'runs', 'gap', 'half', 'nodes', 'seconds'])
+
+
+def gaps(rows: pd.DataFrame) -> dict[tuple[str, ...], Gap | None]:
+    r"""Accuracies minus those of training on the whole graph."""
+    groups = by_way(rows)
+    whole = {key: groups.get((*key[:2], 'full', 'exact')) for key in groups}
+    return {key: None if key[2] == 'full' or whole[key] is None else
+            paired(part.test_accuracy, whole[key].test_accuracy)
+            for key, part in groups.items()}
 
 
 def distances(rows: pd.DataFrame) -> pd.DataFrame:
@@ -346,25 +273,25 @@ def distances(rows: pd.DataFrame) -> pd.DataFrame:
                          sort=False).mean().reset_index()
 
 
-def _verdict(gap: float, half: float) -> str:
-    if np.isnan(gap):
+def _within(gap: Gap | None) -> str:
+    if gap is None:
         return '–'
-    if abs(gap) > BOUND:
+    if abs(gap.mean) - gap.half > BOUND:
         return 'no'
-    return 'yes' if abs(gap) + half <= BOUND else 'not sure'
+    return 'yes' if abs(gap.mean) + gap.half <= BOUND else 'not shown'
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies beside the whole graph's, and gates."""
-    lines = []
-    for r in gaps(rows).itertuples():
-        std = f' ± {r.std:.1f}' if r.runs > 1 else ''
-        half = f' ± {r.half:.2f}' if r.half == r.half else ''
-        lines.append([r.dataset, LABELS[r.method], SAMPLINGS[r.sampling],
-                      r.estimate, f'{r.mean:.1f}{std} ({r.runs})',
-                      '–' if r.gap != r.gap else f'{r.gap:+.2f}{half}',
-                      _verdict(r.gap, r.half), f'{r.nodes:.0f}',
-                      f'{r.seconds:.1f}'])
+    lines, found = [], gaps(rows)
+    for key, part in by_way(rows).items():
+        values, gap = part.test_accuracy, found[key]
+        std = f' ± {values.std():.1f}' if len(values) > 1 else ''
+        lines.append([
+            key[0], LABELS[key[1]], SAMPLINGS[key[2]], key[3],
+            f'{values.mean():.1f}{std} ({len(values)})',
+            '–' if gap is None else gap.text(2), _within(gap),
+            f'{part.nodes.mean():.0f}', f'{part.seconds.median():.1f}'])
     out = {f'Test accuracy (%), and whether it is within {BOUND:g} point of '
            f'training on the whole graph': pd.DataFrame(lines, columns=[
                'data', '', 'batches', 'gate in training', 'mean ± std (runs)',
@@ -389,14 +316,13 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def _draw_gates(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    from benchmarks.plots import plt, save
+    from benchmarks import plots
     rows = rows[(rows.estimate == 'running') & (rows.method == 'agcn')]
     rows = rows.sort_values(['dataset', 'seed']).drop_duplicates('dataset')
     if rows.empty:
         return []
-    figure, axes = plt.subplots(1, len(rows), squeeze=False, sharey=True,
-                                figsize=(2.2 + 3.6 * len(rows), 3.8))
-    for axis, row in zip(axes[0], rows.itertuples()):
+    figure, axes = plots.panels(len(rows), 3.6, 3.8, 2.2, sharey=True)
+    for axis, row in zip(axes, rows.itertuples()):
         exact = np.array(str(row.gates).split(), dtype=float)
         hops = np.arange(1, len(exact) + 1)
         axis.plot(hops, exact, color='black', marker='_', markersize=14,
@@ -409,50 +335,41 @@ def _draw_gates(rows: pd.DataFrame, folder: Path) -> list[Path]:
                           markersize=5, **STYLES[name])
         axis.set(title=f'{row.dataset}, {SAMPLINGS[row.sampling]}',
                  xlabel='hop', xticks=hops, ylim=(0, 1.05))
-    axes[0, 0].set_ylabel('gate')
-    axes[0, -1].legend(loc='upper left', bbox_to_anchor=(1.01, 1.0))
-    return save(figure, folder, 'minibatch_gates')
+    axes[0].set_ylabel('gate')
+    plots.legend_right(axes[-1])
+    return plots.save(figure, folder, 'minibatch_gates')
 
 
 def _draw_accuracy(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    from benchmarks.plots import plt, save
-    keys = ['method', 'sampling', 'estimate']
-    datasets = list(dict.fromkeys(rows.dataset))
-    order = sorted(rows.groupby(keys).groups, key=lambda key: (
-        key[0], list(SAMPLINGS).index(key[1]), (*ESTIMATES, 'exact').index(
-            key[2])), reverse=True)
-    figure, axes = plt.subplots(
-        1, len(datasets), squeeze=False, sharey=True,
-        figsize=(3.4 + 3.4 * len(datasets), 1.2 + 0.32 * len(order)))
-    for axis, dataset in zip(axes[0], datasets):
-        groups = rows[rows.dataset == dataset].groupby(keys)
-        for y, key in enumerate(order):
-            if key not in groups.groups:
-                continue
-            values = groups.get_group(key).test_accuracy
-            axis.plot([values.mean()] * 2, [y - 0.35, y + 0.35],
-                      color='black', linewidth=2)
-            style = STYLES.get(key[2], dict(color='black', marker='D'))
-            axis.scatter(values, y + np.linspace(
-                0.25, -0.25, len(values) + 2)[1:-1], s=24, zorder=3, **style)
-            if key[1] == 'full':
-                # Up to the whole graph's line from those of its batches:
-                count = sum(other[0] == key[0] for other in order)
-                axis.fill_betweenx(
-                    [y - count + 0.5, y + 0.5], values.mean() - BOUND,
-                    values.mean() + BOUND, color='black', alpha=0.1,
-                    linewidth=0)
+    from benchmarks import plots
+    groups = by_way(rows)
+    datasets = list(dict.fromkeys(key[0] for key in groups))
+    ways = list(dict.fromkeys(key[1:] for key in groups))
+    figure, axes = plots.panels(len(datasets), 3.4, 1.2 + 0.34 * len(ways),
+                                3.4, sharey=True)
+    for axis, dataset in zip(axes, datasets):
+        names = {way: f'{LABELS[way[0]]}: {SAMPLINGS[way[1]]}'
+                 + f', {way[2]}' * (way[1] != 'full') for way in ways}
+        found = {way: groups.get((dataset, *way)) for way in ways}
+        plots.dots(axis, {names[way]: [] if part is None else
+                          part.test_accuracy for way, part in found.items()},
+                   {names[way]: STYLES[way[2]] for way in ways
+                    if way[2] in STYLES})
         axis.set(title=dataset, xlabel='test accuracy (%)')
-    axes[0, 0].set_yticks(range(len(order)), [
-        f'{LABELS[m]}: {SAMPLINGS[s]}' + f', {e}' * (s != 'full')
-        for m, s, e in order])
-    axes[0, 0].set_ylim(-0.6, len(order) - 0.4)
-    return save(figure, folder, 'minibatch_accuracy')
+    return plots.save(figure, folder, 'minibatch_accuracy')
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     r"""The paper claims nothing here."""
     return []
+
+
+def answer(rows: pd.DataFrame) -> str:
+    r"""What sampling costs, by where the gate comes from."""
+    texts = [f'{LABELS[key[1]]} on {key[0]}, {key[3]} {gap.text(2)}'
+             for key, gap in gaps(rows).items() if gap]
+    return ('NeighborLoader minus the whole graph, with 95 % intervals: '
+            + '; '.join(texts) + '.' if texts else '')
 
 
 def main(argv: list[str]) -> None:
@@ -472,4 +389,4 @@ def main(argv: list[str]) -> None:
                   settings_of(method, dataset, args.quick))
              for seed in range(args.runs) for dataset in args.datasets
              for method, sampling, estimate in ways]
-    runner.conclude(sys.modules[__name__], tasks, args)
+    runner.run_and_report(sys.modules[__name__], tasks, args)

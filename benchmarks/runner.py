@@ -6,11 +6,12 @@ An experiment is a module with
 * a ``NamedTuple`` that says what a run is, with a ``method`` and a
   ``dataset`` among its fields, which are columns of the table;
 * ``measure(task, root)``, which runs one and returns its row;
+* ``QUESTION``, and ``answer(rows)``, which answers it in one sentence;
 * ``tables(rows)``, ``draw(rows, folder)`` and ``claims(rows)``, which make
   the tables, the figures and the verdicts on the paper's claims from the rows
   alone (all for :mod:`benchmarks.report`);
 * ``main(argv)``, which makes the tasks and hands them to
-  :meth:`conclude`.
+  :meth:`run_and_report`.
 """
 import argparse
 import gc
@@ -40,6 +41,7 @@ from tqdm import tqdm
 from benchmarks.data import DATASETS
 from benchmarks.results import (
     FIGURES,
+    RESULTS,
     Table,
     as_key,
     keep_memory,
@@ -339,16 +341,22 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def parser(name: str, datasets: list[str], runs: int = 10,
-           of: list[str] = DATASETS) -> argparse.ArgumentParser:
+def parser(name: str, datasets: list[str], runs: int | None = 10,
+           of: list[str] = DATASETS,
+           methods: list[str] | None = None) -> argparse.ArgumentParser:
     r"""The options that all experiments share."""
     out = argparse.ArgumentParser(f'python -m benchmarks {name}')
     out.add_argument('--datasets', nargs='+', default=datasets, choices=of,
                      metavar='NAME', help=f'of {", ".join(of)} (default: '
                      f'{" ".join(datasets)})')
-    out.add_argument('--runs', type=positive, default=runs,
-                     help='with seeds one after the other (default: '
-                     '%(default)s)')
+    if methods is not None:
+        out.add_argument('--methods', nargs='+', default=methods,
+                         choices=methods, metavar='NAME',
+                         help=f'of {", ".join(methods)} (default: all)')
+    if runs is not None:
+        out.add_argument('--runs', type=positive, default=runs,
+                         help='with seeds one after the other (default: '
+                         '%(default)s)')
     out.add_argument('--jobs', type=positive, default=os.cpu_count() or 1,
                      help='processes at a time (default: %(default)s)')
     out.add_argument('--quick', action='store_true',
@@ -357,15 +365,20 @@ def parser(name: str, datasets: list[str], runs: int = 10,
     return out
 
 
-def conclude(module: ModuleType, tasks: list[Any],
-             args: argparse.Namespace) -> None:
+def table_of(table: Table, args: argparse.Namespace) -> Table:
+    r"""The table, or that of first looks."""
+    if not args.quick:
+        return table
+    return Table(QUICK / table.path.name, table.own_columns)
+
+
+def run_and_report(module: ModuleType, tasks: list[Any],
+                   args: argparse.Namespace) -> None:
     r"""Runs what is missing, then shows and draws all that is there."""
-    table, folder = module.TABLE, FIGURES
-    if args.quick:
-        table = Table(QUICK / table.path.name, table.own_columns)
-        folder = QUICK
+    table = table_of(module.TABLE, args)
     failed = run_missing(tasks, table, module.measure, args.jobs, args.root)
-    show(module, table.read(), folder)
+    folder = table.path.parent
+    show(module, table.read(), FIGURES if folder == RESULTS else folder)
     report(failed)
 
 
@@ -378,6 +391,7 @@ def show(module: ModuleType, rows: pd.DataFrame, folder: Path) -> None:
     for claim in module.claims(rows):
         print(f'\nThe paper: {claim.paper}\n  {claim.holds}: '
               f'{claim.measured}')
+    print(f'\n{module.QUESTION}\n  {module.answer(rows)}')
     print('\nFigures:', *module.draw(rows, folder), sep='\n  ')
 
 

@@ -1,8 +1,30 @@
-r"""Statistics of runs that share splits and seeds."""
-from typing import NamedTuple
+r"""Statistics of runs that share splits and seeds, and what they decide.
 
+Runs of the same seed are pairs, so methods are compared by the differences
+within pairs. The paper's tests, which take all runs as independent, are here
+too: one-way ANOVA and Tukey's.
+"""
+from collections.abc import Iterable
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
 import pandas as pd
 from scipy.stats import t
+
+LEVEL = 0.05
+
+
+def by_seed(rows: pd.DataFrame, columns: str | list[str] = 'method',
+            values: str = 'test_accuracy') -> pd.DataFrame:
+    r"""A line for each seed and a column for each method, of rows that have
+    both once.
+    """
+    return rows.pivot(index='seed', columns=columns, values=values)
+
+
+# Intervals ###################################################################
 
 
 class Gap(NamedTuple):
@@ -12,7 +34,12 @@ class Gap(NamedTuple):
     half: float
 
     def __str__(self) -> str:
-        return f'{self.mean:+.1f} ± {self.half:.1f}'
+        return self.text()
+
+    def text(self, digits: int = 1) -> str:
+        r"""Mean and interval with so many digits."""
+        mean = round(self.mean, digits) + 0.0  # no minus before zero
+        return f'{mean:+.{digits}f} ± {self.half:.{digits}f}'
 
     @property
     def is_above(self) -> bool:
@@ -20,12 +47,25 @@ class Gap(NamedTuple):
         return self.mean - self.half > 0
 
 
+def interval(values: pd.Series, beside: float = 0.0) -> Gap | None:
+    r"""The mean minus a number, if there are two values."""
+    values = values.dropna()
+    if len(values) < 2:
+        return None
+    return Gap(float(values.mean() - beside),
+               float(t.ppf(1 - LEVEL / 2, len(values) - 1) * values.sem()))
+
+
 def paired(ours: pd.Series, other: pd.Series) -> Gap | None:
     r"""The difference over the seeds that both have, if there are two."""
-    gap = (ours - other).dropna()
-    if len(gap) < 2:
+    return interval(ours - other)
+
+
+def pairs(wide: pd.DataFrame, ours: Any, other: Any) -> Gap | None:
+    r"""The difference of two columns, if both are there."""
+    if ours not in wide or other not in wide:
         return None
-    return Gap(gap.mean(), t.ppf(0.975, len(gap) - 1) * gap.sem())
+    return paired(wide[ours], wide[other])
 
 
 def mean_error(values: pd.Series) -> str:
@@ -35,3 +75,144 @@ def mean_error(values: pd.Series) -> str:
         return '–'
     error = f' ± {values.sem():.1f}' if len(values) > 1 else ''
     return f'{values.mean():.1f}{error} ({len(values)})'
+
+
+class Spread(NamedTuple):
+    r"""Two standard deviations, and the 95 % interval of their ratio."""
+
+    ours: float
+    other: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return (f'{self.ours:.2f} beside {self.other:.2f} (ratio '
+                f'{self.low:.2f} to {self.high:.2f})')
+
+
+def paired_spread(ours: pd.Series, other: pd.Series) -> Spread | None:
+    r"""The standard deviations over the seeds that both have, if there are
+    three, with the interval of Pitman's and Morgan's test for pairs.
+    """
+    a, b = ours.align(other, join='inner')
+    keep = a.notna() & b.notna()
+    a, b, n = a[keep], b[keep], int(keep.sum())
+    if n < 3:
+        return None
+    s = float(a.std()), float(b.std())
+    if min(s) == 0:
+        ratio = 1.0 if s[0] == s[1] else 0.0 if s[0] == 0 else np.inf
+        return Spread(*s, ratio, ratio)
+    r = round(float(np.corrcoef(a, b)[0, 1])**2, 12)  # 1 for the same runs
+    k = 1 + 2 * (1 - r) * t.ppf(1 - LEVEL / 2, n - 2)**2 / (n - 2)
+    root = np.sqrt(max(0.0, k * k - 1))
+    return Spread(*s, *(float(s[0] / s[1] * np.sqrt(k + sign * root))
+                        for sign in [-1, 1]))
+
+
+# Tests #######################################################################
+
+
+def wilcoxon(ours: pd.Series, other: pd.Series) -> float:
+    r"""The p-value of the signed-rank test of paired runs."""
+    from scipy import stats
+    gap = (ours - other).dropna()
+    if len(gap) == 0 or (gap == 0).all():
+        return 1.0
+    return float(stats.wilcoxon(gap).pvalue)
+
+
+def friedman(wide: pd.DataFrame) -> float:
+    r"""The p-value of the test that ranks three columns or more within each
+    line.
+    """
+    from scipy.stats import friedmanchisquare
+    wide = wide.dropna()
+    if len(wide) < 2 or (wide.nunique(axis=1) == 1).all():
+        return 1.0
+    return float(friedmanchisquare(*wide.to_numpy().T).pvalue)
+
+
+class Analysis(NamedTuple):
+    r"""What ANOVA and Tukey's test say of three groups."""
+
+    mean: dict[str, float]
+    statistic: float  # ANOVA's F
+    pvalue: float
+    pairs: dict[tuple[str, str], dict[str, Any]]  # of Tukey's test
+    half: dict[str, float]  # widths of the comparison intervals
+
+
+@cache  # as integrals of the studentized range take their time
+def quantile(free: int) -> float:
+    r"""What three means may differ by, in standard errors."""
+    from scipy.stats import studentized_range
+    return float(studentized_range.ppf(1 - LEVEL, 3, free))
+
+
+def analyse(groups: dict[str, Iterable[float]]) -> Analysis:
+    r"""Both tests of three groups; differences are the second mean minus the
+    first.
+    """
+    return _analyse(tuple(groups), *(tuple(v) for v in groups.values()))
+
+
+@cache
+def _analyse(names: tuple[str, ...],
+             *groups: tuple[float, ...]) -> Analysis:
+    from scipy.stats import f_oneway, tukey_hsd
+    anova, tukey = f_oneway(*groups), tukey_hsd(*groups)
+    mean = np.array([np.mean(group) for group in groups])
+    size = np.array([len(group) for group in groups])
+    free = int(size.sum()) - 3
+    inner = sum(len(group) * np.var(group) for group in groups) / free / size
+    need = quantile(free) * np.sqrt((inner[:, None] + inner) / 2)
+    found = {}
+    for i, j in combinations(range(3), 2):
+        difference, p = mean[j] - mean[i], tukey.pvalue[i, j]
+        found[names[i], names[j]] = dict(
+            meandiff=difference, lower=difference - need[i, j],
+            upper=difference + need[i, j], p=p, reject=bool(p < LEVEL))
+    # Half-widths that add up to what each pair needs to differ by: of three
+    # groups, just these do.
+    np.fill_diagonal(need, 0)
+    half = need.sum(1) - need.sum() / 4
+    return Analysis(dict(zip(names, mean)), anova.statistic, anova.pvalue,
+                    found, dict(zip(names, half)))
+
+
+# Verdicts ####################################################################
+
+
+def verdict(gaps: Iterable[Gap | None], least: float = 0.0) -> str:
+    r"""Whether all of some differences are above a bound: 'yes' if all of
+    their intervals are, 'no' if one of them excludes it, and 'not shown' else,
+    as where one is not known.
+    """
+    return _decide([None if gap is None else
+                    (gap.mean - gap.half, gap.mean + gap.half)
+                    for gap in gaps], least)
+
+
+def verdict_of_spreads(spreads: Iterable[Spread | None]) -> str:
+    r"""Whether all of some standard deviations are below those beside."""
+    return _decide([None if spread is None else (-spread.high, -spread.low)
+                    for spread in spreads], -1.0)
+
+
+def _decide(found: list[tuple[float, float] | None], least: float) -> str:
+    known = [ends for ends in found if ends is not None]
+    if any(high <= least for _, high in known):
+        return 'no'
+    sure = known and all(low > least for low, _ in known)
+    return 'yes' if sure and len(known) == len(found) else 'not shown'
+
+
+def most(gaps: Iterable[Gap | None]) -> str:
+    r"""Whether most of some differences are above zero."""
+    found = [gap for gap in gaps if gap is not None]
+    above = sum(gap.is_above for gap in found)
+    below = sum(gap.mean + gap.half <= 0 for gap in found)
+    if 2 * above > len(found):
+        return 'yes'
+    return 'no' if found and 2 * below >= len(found) else 'not shown'

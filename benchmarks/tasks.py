@@ -23,8 +23,8 @@ the best validation score are kept.
 Neighbors of other classes are what one would not smooth over, and all that a
 network can do is to smooth less. So each method has three values of one
 setting, of which the validation set chooses for each graph: ``beta`` for
-AGCN, the restart ``alpha`` for APPNP, which is AGCN's recommended setting
-with the gate held open, dropout for the others. The graphs are small: four
+AGCN, the restart ``alpha`` for APPNP, which is DiffusedMLP with the gate held
+open, dropout for the others. The graphs are small: four
 hops reach most nodes.
 """
 import json
@@ -54,19 +54,23 @@ from torch_geometric.utils import (
     to_undirected,
 )
 
-from benchmarks import runner, table
+from benchmarks import plots, runner, settings
 from benchmarks.baselines.layers import sparse_first
+from benchmarks.batches import train_best
 from benchmarks.data import draw_per_class, draw_share, load
 from benchmarks.results import RESULTS, Claim, Table
+from benchmarks.stats import paired
 from benchmarks.training import count_classes
 from torch_agcn import AGCN
 from torch_agcn.diagnostics import SmoothnessRecorder
 
 LEVELS = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
 DATASETS = ['links', 'digits', *[f'homophily-{level}' for level in LEVELS]]
-LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'agcn_paper': 'AGCN, paper',
-          'agcn_relative': 'AGCN, relative + residual', 'appnp': 'APPNP',
-          'agcn': 'AGCN, recommended'}
+QUESTION = ('What is AGCN worth for links, whole graphs, and neighbors of '
+            'other classes?')
+LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'agcn_paper': 'AGCN (paper)',
+          'agcn_relative': "AGCN, energy='relative'", 'appnp': 'APPNP',
+          'agcn': 'DiffusedMLP'}
 ENCODERS: dict[str, dict[str, Any]] = {
     'mlp': dict(beta=0.0, residual=True), 'gcn': {}, 'agcn_paper': {},
     'agcn_relative': dict(energy='relative', beta=1.0, residual=True)}
@@ -112,18 +116,18 @@ class Result(NamedTuple):
 def settings_of(method: str, dataset: str, quick: bool = False) -> str:
     r"""All settings of a run."""
     if dataset == 'links':
-        settings = dict(hidden_channels=128, out_channels=64, lr=0.01,
-                        epochs=10 if quick else 100, **ENCODERS[method])
+        own = dict(hidden_channels=128, out_channels=64, lr=0.01,
+                   epochs=10 if quick else 100, **ENCODERS[method])
     elif dataset == 'digits':
-        settings = dict(hidden_channels=64, batch_size=64, lr=0.01,
-                        epochs=4 if quick else 40, **ENCODERS[method])
+        own = dict(hidden_channels=64, batch_size=64, lr=0.01,
+                   epochs=4 if quick else 40, **ENCODERS[method])
     else:
-        settings = json.loads(table.settings_of(method, dataset))
-        settings.update(epochs=50 if quick else 200, patience=30,
-                        choices=GRIDS[method])
-        if 'num_hops' in settings and method != 'agcn_paper':
-            settings['num_hops'] = 4
-    return runner.as_json(**settings)
+        own = json.loads(settings.settings_of(method, dataset))
+        own.update(epochs=50 if quick else 200, patience=30,
+                   choices=GRIDS[method])
+        if 'num_hops' in own and method != 'agcn_paper':
+            own['num_hops'] = 4
+    return runner.as_json(**own)
 
 
 # Training ####################################################################
@@ -132,29 +136,6 @@ def settings_of(method: str, dataset: str, quick: bool = False) -> str:
 def make_encoder(method: str, *sizes: int, **layer: Any) -> Module:
     r"""PyG's model or ours; the third size is the number of layers."""
     return sparse_first((GCN if method == 'gcn' else AGCN)(*sizes, **layer))
-
-
-def train_best(model: Module, epochs: int, train: Callable[[], None],
-               score: Callable[[], float]) -> tuple[int, float]:
-    r"""Trains, goes back to the weights of the best validation score, and
-    returns the epoch and the score.
-    """
-    best, best_epoch, state = -1.0, 0, {}
-    for epoch in range(1, epochs + 1):
-        model.train()
-        train()
-        model.eval()
-        with torch.no_grad():
-            value = score()
-        if value > best:
-            best, best_epoch = value, epoch
-            state = {key: v.clone() for key, v in model.state_dict().items()}
-    if best_epoch == 0:
-        raise ValueError(f"'train_best' got no validation score that is a "
-                         f'number in {epochs} epochs; lower the learning rate')
-    model.load_state_dict(state)
-    model.eval()
-    return best_epoch, best
 
 
 @torch.no_grad()
@@ -328,14 +309,14 @@ def block_model(homophily: float, seed: int, num_nodes: int = 1000,
 
 
 def run_homophily(task: Task, root: str, *, choices: dict[str, list[Any]],
-                  **settings: Any) -> Result:
+                  **own: Any) -> Result:
     r"""Node classification, with one setting chosen by validation."""
     data = block_model(float(task.dataset.split('-')[1]), task.seed)
     (key, values), = choices.items()
     found = []
     for value in values:
-        out = table.run_of(task.method)(data, task.seed,
-                                        **{**settings, key: value})
+        out = settings.run_of(task.method)(data, task.seed,
+                                           **{**own, key: value})
         hit = 100 * (out.logits.argmax(dim=-1) == data.y).double()
         val, test = (float(hit[mask].mean())
                      for mask in [data.val_mask, data.test_mask])
@@ -364,16 +345,11 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 # What comes of it ############################################################
 
 
-def latest(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""The rows with the settings that were used last."""
-    return table.latest(rows.assign(split='')).drop_duplicates(
-        ['method', 'dataset', 'seed'], keep='last')
-
-
 def scores(rows: pd.DataFrame) -> dict[tuple[str, str], pd.Series]:
     r"""Test scores by data set and method, with the seeds as index."""
-    return {key: part.set_index('seed').test_score for key, part in latest(
-        rows).groupby(['dataset', 'method'])}
+    return {key: part.set_index('seed').test_score
+            for key, part in settings.latest(rows).groupby(
+                ['dataset', 'method'])}
 
 
 def levels_of(rows: pd.DataFrame) -> list[float]:
@@ -385,8 +361,8 @@ def levels_of(rows: pd.DataFrame) -> list[float]:
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Scores with differences from GCN, and gates."""
     found, out = scores(rows), {}
-    gates = {key: _ends(part.gates) for key, part in latest(rows).groupby(
-        ['dataset', 'method'])}
+    gates = {key: _ends(part.gates) for key, part in settings.latest(
+        rows).groupby(['dataset', 'method'])}
     for dataset, title in TITLES.items():
         lines = [[LABELS[m], _text(found[dataset, m]),
                   _gap(found, dataset, m), gates[dataset, m]]
@@ -419,13 +395,9 @@ def _text(values: pd.Series) -> str:
 
 def _gap(found: dict[tuple[str, str], pd.Series], dataset: str,
          method: str) -> str:
-    from scipy.stats import t
     if method == 'gcn' or (dataset, 'gcn') not in found:
         return '–'
-    gap = (found[dataset, method] - found[dataset, 'gcn']).dropna()
-    if len(gap) < 2:
-        return '–'
-    return f'{gap.mean():+.1f} ± {t.ppf(0.975, len(gap) - 1) * gap.sem():.1f}'
+    return str(paired(found[dataset, method], found[dataset, 'gcn']) or '–')
 
 
 def _ends(texts: pd.Series) -> str:
@@ -443,70 +415,57 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
             *_draw_homophily(found, levels_of(rows), folder)]
 
 
-def _styles() -> dict[str, dict[str, Any]]:
-    from benchmarks.depth import STYLES
-    return {**STYLES,
-            'MLP': dict(color='#000000', marker='x', linestyle=':'),
-            LABELS['agcn_relative']: STYLES['AGCN, recommended']}
-
-
 def _draw_scores(found: dict[tuple[str, str], pd.Series],
                  folder: Path) -> list[Path]:
-    from benchmarks.plots import plt, save
     datasets = [dataset for dataset in TITLES
                 if any((dataset, method) in found for method in ENCODERS)]
     if not datasets:
         return []
-    figure, axes = plt.subplots(1, len(datasets), squeeze=False, sharey=True,
-                                figsize=(2.4 + 3.4 * len(datasets), 3.0))
-    methods, styles = list(ENCODERS)[::-1], _styles()
-    for axis, dataset in zip(axes[0], datasets):
-        for y, method in enumerate(methods):
-            if (dataset, method) not in found:
-                continue
-            values, style = found[dataset, method], styles[LABELS[method]]
-            axis.plot([values.mean()] * 2, [y - 0.3, y + 0.3],
-                      color='black', linewidth=2)
-            # One above the other, so that equal ones do not hide each other:
-            axis.scatter(values, y + np.linspace(
-                0.2, -0.2, len(values) + 2)[1:-1], s=26, zorder=3,
-                color=style['color'], marker=style['marker'])
+    figure, axes = plots.panels(len(datasets), 3.4, 3.0, 2.4, sharey=True)
+    for axis, dataset in zip(axes, datasets):
+        plots.dots(axis, {LABELS[m]: found.get((dataset, m), [])
+                          for m in ENCODERS},
+                   {LABELS['agcn_relative']: plots.STYLES['DiffusedMLP']})
         title, _, unit = TITLES[dataset].partition(': ')
         axis.set(title=title, xlabel=unit)
-    axes[0, 0].set_yticks(range(len(methods)), [LABELS[m] for m in methods])
-    axes[0, 0].set_ylim(-0.5, len(methods) - 0.5)
-    return save(figure, folder, 'tasks_scores')
+    return plots.save(figure, folder, 'tasks_scores')
 
 
 def _draw_homophily(found: dict[tuple[str, str], pd.Series],
                     levels: list[float], folder: Path) -> list[Path]:
-    from benchmarks.plots import plt, save
     if not levels:
         return []
-    styles = _styles()
-    figure, axis = plt.subplots(figsize=(7.4, 4.2))
+    figure, (axis,) = plots.panels(1, 6.4, 4.2)
     for i, method in enumerate(GRIDS):
         there = [level for level in levels
                  if (f'homophily-{level}', method) in found]
-        values = [found[f'homophily-{level}', method] for level in there]
         # Side by side, for some of them are nearly the same:
-        place = [level + 0.008 * (i - 2) for level in there]
-        axis.errorbar(place, [v.mean() for v in values],
-                      [v.sem() if len(v) > 1 else 0 for v in values],
-                      label=LABELS[method], capsize=3,
-                      **styles[LABELS[method]])
+        plots.error_line(axis, [level + 0.008 * (i - 2) for level in there],
+                         [found[f'homophily-{level}', method]
+                          for level in there], LABELS[method])
     axis.axvline(1 / CLASSES, color='#999999', linewidth=1, zorder=0)
     axis.text(1 / CLASSES, 2, ' neighbors say nothing', color='#555555')
     axis.set(xlabel='homophily (share of edges within a class)',
              ylabel='test accuracy (%), with standard error', ylim=(0, 102),
              xlim=(0, 1))
-    axis.legend(loc='upper left', bbox_to_anchor=(1.01, 1.0))
-    return save(figure, folder, 'tasks_homophily')
+    plots.legend_right(axis)
+    return plots.save(figure, folder, 'tasks_homophily')
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     r"""The paper claims nothing here."""
     return []
+
+
+def answer(rows: pd.DataFrame) -> str:
+    r"""Ours beside GCN."""
+    found = scores(rows)
+    gaps = {(d, m): _gap(found, d, m) for d in DATASETS
+            for m in ['agcn_relative', 'agcn'] if (d, m) in found}
+    texts = [f'{LABELS[m]} on {d} {gap}' for (d, m), gap in gaps.items()
+             if gap != '–']
+    return ('Minus GCN, with 95 % intervals: ' + ', '.join(texts) + '.'
+            if texts else '')
 
 
 def main(argv: list[str]) -> None:
@@ -520,4 +479,4 @@ def main(argv: list[str]) -> None:
                   settings_of(method, dataset, args.quick))
              for seed in range(args.runs) for dataset in args.datasets
              for method in (ENCODERS if dataset in TITLES else GRIDS)]
-    runner.conclude(sys.modules[__name__], tasks, args)
+    runner.run_and_report(sys.modules[__name__], tasks, args)

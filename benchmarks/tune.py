@@ -1,9 +1,10 @@
 r"""Hyper-parameters, chosen on validation with the same budget for all.
 
-Each method's file in ``settings`` has a grid of as many configurations as
-every other's, or fewer, each of which is run as often. The highest mean
-validation accuracy wins, then the lowest validation loss; ``tune.csv`` does
-not even hold test accuracies.
+Each method's file in ``settings`` has a grid of at most eight configurations,
+each of which is run once. Where others are within a point of the best, they
+and the best are run with two more seeds, and the mean of three decides: the
+highest validation accuracy, then the lowest validation loss. ``tune.csv``
+does not even hold test accuracies.
 """
 import itertools
 import json
@@ -12,24 +13,22 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from benchmarks import runner
-from benchmarks.data import splits_of
+from benchmarks import runner, settings
+from benchmarks.data import CITATION, splits_of
 from benchmarks.results import RESULTS, Table, write_whole
-from benchmarks.table import (
+from benchmarks.settings import (
     COLUMNS,
     METHODS,
-    SETTINGS,
     Task,
-    adopt,
-    parser,
+    copy_equal_runs,
     read_settings,
     settings_of,
 )
-from benchmarks.table import measure as measure_all
 
 TABLE = Table(RESULTS / 'tune.csv',
               [c for c in COLUMNS if c != 'test_accuracy'])
 CONFIGURATIONS = 8
+RUNS, NEAR = 3, 1.0  # of those so near to the best, in points
 HEADER = """\
 # fixed: what is not searched, for all data sets and for some.
 # grid: all combinations are tried by `python -m benchmarks tune`, which
@@ -38,8 +37,10 @@ HEADER = """\
 
 
 def grid(method: str) -> list[dict[str, Any]]:
-    r"""All configurations of a method."""
-    values = read_settings(method)['grid']
+    r"""All configurations of a method, none if it is not searched."""
+    values = read_settings(method).get('grid')
+    if values is None:
+        return []
     out = [dict(zip(values, choice))
            for choice in itertools.product(*values.values())]
     if len(out) > CONFIGURATIONS:
@@ -49,15 +50,40 @@ def grid(method: str) -> list[dict[str, Any]]:
     return out
 
 
-def choose(rows: pd.DataFrame, method: str, dataset: str,
-           runs: int) -> dict[str, Any] | None:
-    r"""The best configuration, or none if some have not been run."""
+def scores(rows: pd.DataFrame, method: str,
+           dataset: str) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    r"""All configurations of a method with their rows."""
+    rows = rows[(rows.method == method) & (rows.dataset == dataset)]
+    return [(config, rows[rows.settings == settings_of(
+        method, dataset, **config)]) for config in grid(method)]
+
+
+def near_best(rows: pd.DataFrame, method: str,
+              dataset: str) -> list[dict[str, Any]]:
+    r"""The configurations whose first run is within a point of the best, or
+    none if some have not been run.
+    """
+    first = [(config, part[part.seed == 0].val_accuracy.max())
+             for config, part in scores(rows, method, dataset)]
+    best = max((value for _, value in first), default=float('nan'))
+    if any(value != value for _, value in first):
+        return []
+    return [config for config, value in first if value >= best - NEAR]
+
+
+def choose(rows: pd.DataFrame, method: str,
+           dataset: str) -> dict[str, Any] | None:
+    r"""The best configuration, or none if runs are missing."""
+    near = near_best(rows, method, dataset)
+    if len(near) < 2:
+        return near[0] if near else None
+    runs = 1 if read_settings(method).get('deterministic') else RUNS
     best, choice = None, None
-    for config in grid(method):
-        settings = settings_of(method, dataset, **config)
-        part = rows[(rows.method == method) & (rows.dataset == dataset)
-                    & (rows.settings == settings) & (rows.seed < runs)]
-        if len(part) < runs:
+    for config, part in scores(rows, method, dataset):
+        part = part[part.seed < runs]
+        if config not in near:
+            continue
+        if part.seed.nunique() < runs:
             return None
         score = round(part.val_accuracy.mean(), 3), -part.val_loss.mean()
         if best is None or score > best:
@@ -70,35 +96,46 @@ def write_chosen(method: str, chosen: dict[str, dict[str, Any]]) -> None:
     file = dict(read_settings(method))
     file['chosen'] = {**file.get('chosen', {}), **chosen}
     text = yaml.safe_dump(file, sort_keys=False, default_flow_style=None)
-    write_whole(SETTINGS / f'{method}.yaml', HEADER + text)
+    write_whole(settings.SETTINGS / f'{method}.yaml', HEADER + text)
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""A row without what is not to be looked at."""
-    row = measure_all(task, root)
+    row = settings.measure(task, root)
     del row['test_accuracy']
     return row
 
 
 def main(argv: list[str]) -> None:
-    args = parser('tune', runs=1).parse_args(argv)
-    table = TABLE
+    searched = [method for method in METHODS if grid(method)]
+    args = runner.parser('tune', CITATION, runs=None,
+                         methods=searched).parse_args(argv)
     if args.quick:
-        table = Table(runner.QUICK / TABLE.path.name, TABLE.own_columns)
         args.datasets, args.methods = args.datasets[:1], args.methods[:3]
-    tasks = [Task(method, dataset, splits_of(dataset)[0], seed,
-                  settings_of(method, dataset, **config))
-             for seed in range(args.runs) for dataset in args.datasets
-             for method in args.methods for config in grid(method)]
-    adopt(tasks, table)
-    failed = runner.run_missing(tasks, table, measure, args.jobs, args.root)
+    table = runner.table_of(TABLE, args)
+
+    def run(seeds: range, configs: Any) -> list[Any]:
+        tasks = [Task(method, dataset, splits_of(dataset)[0], seed,
+                      settings_of(method, dataset, **config))
+                 for seed in seeds for dataset in args.datasets
+                 for method in args.methods
+                 for config in configs(method, dataset)]
+        copy_equal_runs(tasks, table)
+        return runner.run_missing(tasks, table, measure, args.jobs, args.root)
+
+    def second(method: str, dataset: str) -> list[dict[str, Any]]:
+        near = near_best(rows, method, dataset)
+        is_same = read_settings(method).get('deterministic')
+        return near if len(near) > 1 and not is_same else []
+
+    failed = run(range(1), lambda method, dataset: grid(method))
+    rows = table.read()
+    failed += run(range(1, RUNS), second)
     rows = table.read()
     for method in args.methods:
-        chosen = {}
-        for dataset in args.datasets:
-            config = choose(rows, method, dataset, args.runs)
-            if config is not None:
-                chosen[dataset] = config
+        found = {dataset: choose(rows, method, dataset)
+                 for dataset in args.datasets}
+        chosen = {d: config for d, config in found.items() if config}
         if chosen and not args.quick:
             write_chosen(method, chosen)
         print(f'{METHODS[method]}: {json.dumps(chosen)}')

@@ -22,14 +22,16 @@ from benchmarks.speed.cases import CASES
 from benchmarks.speed.measure import TABLE, run_missing
 from benchmarks.speed.show import (
     CAPTIONS,
+    QUESTION,
+    answer,
     claims,
     draw,
-    readme_tables,
+    main_tables,
     tables,
 )
 
-__all__ = ['CAPTIONS', 'TABLE', 'claims', 'draw', 'main', 'readme_tables',
-           'tables']
+__all__ = ['CAPTIONS', 'QUESTION', 'TABLE', 'answer', 'claims', 'draw',
+           'main', 'main_tables', 'tables']
 
 
 def _case(name: str) -> str:

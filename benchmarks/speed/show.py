@@ -23,6 +23,7 @@ from benchmarks.speed.graphs import Size
 from benchmarks.speed.measure import Case
 from benchmarks.stats import Gap, paired
 
+QUESTION = 'How fast is it, and how much memory does it take?'
 AXES = ['nodes', 'edges', 'features']
 UNITS = {'time': ('milliseconds', 'ms'), 'memory': ('megabytes', 'MB')}
 FITTED = 4  # sizes, where all of them are not
@@ -32,8 +33,8 @@ PAPERS = {'time': dict(zip(AXES, [1, 1, 2])),
           'memory': dict(zip(AXES, [1, 0, 2]))}
 TOLERANCE = 0.1
 AGCNS = [PAPER, HALF_OPEN, RELATIVE]
-LOOKS = {EDGES: 'GCN', CSR: 'GCN-PN', SPARSE: 'GCNII', PAPER: 'AGCN, paper',
-         HALF_OPEN: 'JK-Net', RELATIVE: 'AGCN, recommended'}
+LOOKS = {EDGES: 'GCN', CSR: 'GCN-PN', SPARSE: 'GCNII', PAPER: 'AGCN (paper)',
+         HALF_OPEN: 'JK-Net', RELATIVE: 'DiffusedMLP'}
 CAPTIONS = {
     'speed_layer': 'Processor time of forward and backward of one layer, and '
     'of a product alone: 200,000 nodes, 2 million directed edges, 64 '
@@ -197,8 +198,23 @@ def paid_back(part: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna('–')
 
 
-def readme_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""The cases for the README."""
+def answer(rows: pd.DataFrame) -> str:
+    r"""A layer beside GCNConv, in time and memory."""
+    part = of_case(rows, 'layer')
+    texts = []
+    for measured, (column, _) in UNITS.items():
+        own = part[(part.measured == measured) & (part.malloc == 'kept')]
+        found = own.groupby('variant')[column].median()
+        if {PAPER, RELATIVE, EDGES} <= set(found.index):
+            texts.append(f'{found[PAPER] / found[EDGES]:.2f} and '
+                         f'{found[RELATIVE] / found[EDGES]:.2f} times the '
+                         f'{measured}')
+    return (f'One layer of {PAPER} and of {RELATIVE} takes '
+            + ', and '.join(texts) + f' of {EDGES}.' if texts else '')
+
+
+def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""The cases that are shown beside the figures."""
     return {title.split(': ', 1)[1]: frame
             for title, frame in tables(rows).items()
             if title.split(':')[0] in ['layer', 'order', 'scaling']}

@@ -18,7 +18,7 @@ def rows_of(accuracies):
 
 def tasks_of(monkeypatch, *argv):
     seen = []
-    monkeypatch.setattr(runner, 'conclude',
+    monkeypatch.setattr(runner, 'run_and_report',
                         lambda _, tasks, args: seen.extend(tasks))
     ablation.main(list(argv))
     return seen
@@ -65,3 +65,5 @@ def test_tables_by_hand(tmp_path):
         next(iter(ablation.tables(rows)))].equals(frame)
     assert all(path.exists() for path in ablation.draw(rows, tmp_path))
     assert ablation.claims(rows) == []
+    assert ablation.answer(rows) == ('On Cora with 2 layers, minus all parts: '
+                                     'gate held open -2.0 ± 2.5.')

@@ -6,20 +6,20 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import to_undirected
 
-from benchmarks import table, tune
-from benchmarks.baselines import agcn, gin
+from benchmarks import settings as harness
+from benchmarks import tune
+from benchmarks.baselines import agcn
 from benchmarks.baselines.chebynet import ChebConv, WeightFirst
 from benchmarks.baselines.gat import AttentionConv, neighbors
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.baselines.monet import MoNetConv
-from benchmarks.data import draw_per_class, draw_share
+from benchmarks.data import DATASETS, draw_per_class, draw_share
 from torch_agcn import DiffusedMLP
 
 # What makes each method quick:
 QUICK = dict(epochs=3, patience=3, walks_per_node=2, walk_length=5, sweeps=1,
              label_steps=2, graph_steps=2, num_steps=4, num_hops=3)
-METHODS = list(table.METHODS)
-HOPS = ['agcn', 'agcn_free', 'appnp']
+METHODS = list(harness.METHODS)
+HOPS = ['agcn', 'agcn_open', 'appnp']
 
 
 def tiny_graph(sparse: bool) -> Data:
@@ -48,13 +48,13 @@ def test_labels_that_are_no_class_numbers(method):
     data = tiny_graph(sparse=True)
     data.y[0] = 10**9
     with pytest.raises(ValueError, match='number the classes from 0 on'):
-        table.run_of(method)(data, 5)
+        harness.run_of(method)(data, 5)
 
 
 @pytest.mark.parametrize('method', METHODS)
 def test_baseline(method):
-    run = table.run_of(method)
-    fixed = table.read_settings(method).get('fixed', {}).get('all', {})
+    run = harness.run_of(method)
+    fixed = harness.read_settings(method).get('fixed', {}).get('all', {})
     quick = {key: value for key, value in QUICK.items()
              if key in inspect.signature(run).parameters}
     settings = {**fixed, **{k: v for k, v in quick.items()
@@ -71,12 +71,21 @@ def test_baseline(method):
         assert all(0 <= gate <= 1 for gate in gates)
 
 
+@pytest.mark.parametrize('method', [
+    method for method in METHODS
+    if table.read_settings(method).get('deterministic')])
+def test_deterministic(method):
+    outs = [table.run_of(method)(tiny_graph(True), seed).logits
+            for seed in [0, 1]]
+    assert torch.equal(*outs)
+
+
 @pytest.mark.parametrize('method', METHODS)
 def test_grid(method):
     for config in tune.grid(method):
-        table.settings_of(method, 'Cora', **config)
-    for dataset in table.DATASETS:
-        table.settings_of(method, dataset)
+        harness.settings_of(method, 'Cora', **config)
+    for dataset in DATASETS:
+        harness.settings_of(method, dataset)
 
 
 def test_recommended_agcn_is_the_model_of_the_package():
@@ -152,28 +161,6 @@ def test_chebynet_weights_first():
         b.load_state_dict(a.state_dict())
     expected = pyg(data.x.to_dense(), data.edge_index, lambda_max=2.0)
     assert torch.allclose(ours(data.x, data.edge_index), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize('sparse', [True, False])
-def test_gin_takes_words_as_they_are(sparse):
-    # With rows of any scale the outcome is that of ones.
-    data, scaled = tiny_graph(sparse), tiny_graph(sparse)
-    scaled.x = (3 * scaled.x).coalesce() if sparse else 3 * scaled.x
-    outs = [gin.run(d, 0, binary=True, epochs=3).logits
-            for d in [data, scaled]]
-    assert torch.equal(*outs)
-    outs = [gin.run(d, 0, epochs=3).logits for d in [data, scaled]]
-    assert not torch.equal(*outs)
-
-
-def test_monet_weights_sum_to_one():
-    data = tiny_graph(False)
-    conv = MoNetConv(12, 1, kernel_size=2)
-    torch.nn.init.ones_(conv.lin.weight)
-    pseudo = torch.rand(data.num_edges, 2)
-    # Each kernel takes a mean of ones from the rows that sum to one:
-    out = conv(data.x, data.edge_index, pseudo)
-    assert torch.allclose(out, torch.full((40, 1), 2.0), atol=1e-5)
 
 
 def test_splits():

@@ -9,7 +9,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
 pytest.importorskip('matplotlib')
-from benchmarks import depth, runner, table
+from benchmarks import depth, runner
+from benchmarks import settings as harness
 from benchmarks.baselines import agcn, gcn
 from benchmarks.results import provenance
 
@@ -27,7 +28,7 @@ def graph(monkeypatch):
     data = Data(x=x.to_sparse().coalesce(), y=y, num_nodes=30,
                 edge_index=to_undirected(path), train_mask=role == 0,
                 val_mask=role == 1, test_mask=role == 2)
-    monkeypatch.setattr(table, 'load', lambda *_: data)
+    monkeypatch.setattr(harness, 'load', lambda *_: data)
     return data
 
 
@@ -60,15 +61,16 @@ def test_measure(graph, method):
     assert row['epochs'] == 3
     # DeepAGCN makes 16 steps or more, in equal parts.
     steps = -(-16 // DEPTH) * DEPTH if method == 'agcn_deep' else DEPTH
-    for column in depth.MEASURES:
-        assert len(row[column].split()) == steps
+    for column in depth.MEASURES:  # JK-Net has a last convolution
+        assert len(row[column].split()) in [steps, steps + (
+            method == 'jknet')]
     gates = [float(gate) for gate in row['gates'].split()]
     assert len(gates) == (method[:4] in ['agcn', 'appn']) * steps
-    if method == 'appnp':
+    if method in ['appnp', 'appnp_bare']:
         assert gates == [1] * DEPTH
     # The same network as in Table 1, up to rounding:
-    plain = table.measure(table.Task(method, 'Cora', 'public', 1,
-                                     task.settings), 'data')
+    plain = harness.measure(harness.Task(method, 'Cora', 'public', 1,
+                                         task.settings), 'data')
     assert row['val_loss'] == pytest.approx(plain['val_loss'], abs=2e-5)
     assert row['test_accuracy'] == plain['test_accuracy']
 
@@ -126,39 +128,45 @@ def test_settings(tmp_path, monkeypatch):
     assert settings('gcnii', 8, 'num_layers') == 8
     assert settings('agcn', 8, 'num_hops') == 8
     assert settings('gcn', 2, 'epochs') == settings('gcn', 64, 'epochs') == 200
-    assert [settings('gat', d, 'epochs') for d in [2, 4, 8, 16, 64]] == [
-        1000, 800, 400, 200, 200]
+    own = json.loads(harness.settings_of('gcn_pn', 'Cora'))['epochs']
+    assert [settings('gcn_pn', d, 'epochs') for d in [2, 4, 8, 16, 64]] == [
+        min(own, most) for most in [1600, 800, 400, 200, 200]]
     for method in ['gcnii', 'agcn', 'appnp']:  # as long as it takes
         assert settings(method, 64, 'epochs') == json.loads(
-            table.settings_of(method, 'Cora'))['epochs'] > 200
+            harness.settings_of(method, 'Cora'))['epochs'] > 200
     assert settings('appnp', 64, 'num_hops') == 64
     assert settings('gcn', 2, 'patience') == 100
-    for method in ['agcn_paper', 'agcn_stack']:
-        assert settings(method, 8, 'hidden_channels') == 16
-        assert settings(method, 8, 'head') == 'conv'
-    assert [settings('agcn_paper', 8, key)
-            for key in ['energy', 'residual', 'beta']] == ['total', False, 1]
-    assert [settings('agcn_stack', 8, key)
-            for key in ['energy', 'residual', 'beta']] == ['relative', True,
-                                                           50]
+    assert [settings('agcn_paper', 8, key) for key in [
+        'head', 'energy', 'residual']] == ['conv', 'total', False]
 
-    # What was chosen for two layers is not for more:
-    monkeypatch.setattr(table, 'SETTINGS', tmp_path)
-    (tmp_path / 'gcn.yaml').write_text(yaml.safe_dump(
+    # GCN differs from AGCN (paper) in the gate alone, and so do those of hops
+    # from each other, and in the restart:
+    for depths in [2, 64]:
+        gcn, paper, gated, held_open, bare, both = (
+            json.loads(depth.settings_of(method, 'Cora', depths))
+            for method in ['gcn', 'agcn_paper', *depth.OF_HOPS])
+        assert gcn.items() <= paper.items()
+        assert held_open == {**gated, 'beta': 1e30}
+        assert bare == {**gated, 'alpha': 0}
+        assert both == {**gated, 'alpha': 0, 'beta': 1e30}
+
+    # What was chosen for Table 1 holds here:
+    monkeypatch.setattr(harness, 'SETTINGS', tmp_path)
+    (tmp_path / 'gcn_pn.yaml').write_text(yaml.safe_dump(
         {'fixed': {'all': {'p': 0.4}}, 'chosen': {'Cora': {'lr': 0.3}}}))
-    assert settings('gcn', 8, 'p') == 0.4
-    assert settings('gcn', 8, 'lr') == 0.01
+    assert settings('gcn_pn', 8, 'p') == 0.4
+    assert settings('gcn_pn', 8, 'lr') == 0.3
 
 
 def test_tasks(monkeypatch):
     calls = []
-    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    monkeypatch.setattr(runner, 'run_and_report',
+                        lambda *call: calls.append(call))
     depth.main(['--runs', '2'])
     module, tasks, _ = calls.pop()
     assert module is depth
-    assert len(set(tasks)) == len(tasks) == 2 * (10 * 7 - 2)
-    assert [task.seed for task in tasks] == [0] * 68 + [1] * 68
-    assert max(t.depth for t in tasks if t.method == 'gat') == 16
+    assert len(set(tasks)) == len(tasks) == 2 * 10 * 7
+    assert [task.seed for task in tasks] == [0] * 70 + [1] * 70
     depth.main(['--quick', '--methods', 'gcn'])
     tasks = calls.pop()[1]
     assert [task.depth for task in tasks] == [2, 4, 6, 16]
@@ -169,9 +177,11 @@ def test_tasks(monkeypatch):
 
 
 def test_per_layer():
-    rows = pd.DataFrame({'a': ['1 0.5 0', '3 0.5 1'], 'b': [np.nan] * 2})
+    rows = pd.DataFrame({'a': ['1 0.5 0', '3 0.5 1'], 'b': [np.nan] * 2,
+                         'c': ['0 1 0 1 2 4'] * 2, 'depth': 3})
     assert depth.per_layer(rows, 'a').tolist() == [2, 0.5, 0.5]
     assert depth.per_layer(rows, 'b').tolist() == []
+    assert depth.per_layer(rows, 'c').tolist() == [0.5, 0.5, 3]  # two steps
 
 
 def test_tables_and_figures(tmp_path):
@@ -182,7 +192,7 @@ def test_tables_and_figures(tmp_path):
     rows = pd.concat([old, rows], ignore_index=True)
     accuracy, last = depth.tables(rows).values()
     assert accuracy.values.tolist() == [
-        ['GCN', '81.0 ± 1.0 (2)', '50.0 (1)'], ['AGCN, hops', '–', '81.0 (1)']]
+        ['GCN', '81.0 ± 1.0 (2)', '50.0 (1)'], ['GatedDiffusion', '–', '81.0 (1)']]
     assert last['gate'].tolist() == ['–', '1 … 0.0312']
     assert last['relative energy'].tolist() == ['1 … 0.0312'] * 2
     paths = depth.draw(rows, tmp_path)
@@ -196,26 +206,40 @@ def test_claims():
     def verdicts(accuracies):
         return [claim.holds for claim in depth.claims(rows_of(accuracies))]
 
-    names = [('gcn', 2), ('gcn', 4), ('gcn', 6),
-             ('agcn_paper', 2), ('agcn_paper', 6), ('agcn_paper', 64)]
+    names = [('gcn', 4), ('gcn', 6), ('agcn_paper', 2), ('agcn_paper', 6),
+             ('agcn_paper', 64)]
 
-    def case(*values):
-        return dict(zip(names, [[value] for value in values]))
+    def case(*values, spread=0.1):
+        return {name: [value - spread, value, value + spread * (i + 1)]
+                for i, (name, value) in enumerate(zip(names, values))}
 
-    assert verdicts(case(81, 80, 60, 82, 80, 79)) == ['yes'] * 3
-    assert verdicts(case(81, 80, 78, 82, 79, 20)) == ['no'] * 3
-    assert verdicts(case(81, 80, 75, 82, 79.5, 77.1)) == ['yes'] * 3
+    assert verdicts(case(80, 60, 82, 80.5, 79)) == ['yes'] * 3
+    assert verdicts(case(80, 78, 82, 77, 20)) == ['no'] * 3
+    # Intervals that reach across the claim show nothing:
+    assert verdicts(case(80, 75, 82, 79.5, 77)) == ['not shown'] * 3
+    assert verdicts(case(80, 60, 82, 80, 79, spread=9)) == ['not shown'] * 3
     assert verdicts({('agcn', 2): [80]}) == ['not shown'] * 3
     assert verdicts({('gcn', 2): [80]}) == ['not shown'] * 3
     other = rows_of({('gcn', 4): [80]}).assign(dataset='PubMed')
     assert {claim.holds for claim in depth.claims(other)} == {'not shown'}
 
     found = depth.claims(rows_of({
-        ('gcn', 4): [79, 81], ('gcn', 6): [50], ('agcn', 2): [82],
-        ('agcn', 6): [80.5], ('agcn_paper', 6): [30, 32]}))
-    assert found[0].measured.startswith(
-        'GCN: 80.0 ± 1.0 (2) at 4, 50.0 (1) at 6 layers')
-    assert found[1].measured == ('AGCN, hops: 82.0 (1) at 2, 80.5 (1) at 6, '
-                                 'at most 1.5 points below depth 2')
-    assert found[2].measured == ('AGCN, paper: 31.0 ± 1.0 (2); AGCN, hops: '
-                                 '80.5 (1)')
+        ('gcn', 4): [79, 81], ('gcn', 6): [50, 52],
+        ('agcn_paper', 2): [82, 82], ('agcn_paper', 6): [30, 30],
+        ('agcn_paper', 16): [40, 40]}))
+    assert '+29.0 ± 0.0 points' in found[0].measured
+    assert 'with 6 layers, its worst depth, minus with 2: -52.0 ± 0.0' in (
+        found[1].measured)
+    assert found[2].measured == 'AGCN (paper): 30.0 ± 0.0 (2).'
+
+
+def test_answer():
+    found = depth.answer(rows_of({
+        ('agcn', 2): [80, 81], ('agcn', 64): [82, 84],
+        ('appnp', 64): [81, 83], ('gcn', 64): [20, 22]}))
+    assert found == (
+        'Cora, the deepest networks: GCN 21.0 at 64, GatedDiffusion 83.0 at '
+        '64, APPNP 82.0 at 64; what the gate is worth there: with restart '
+        '+1.0 ± 0.0.')
+    assert depth.answer(rows_of({('gcn', 2): [80]}).assign(
+        dataset='PubMed')) == ''

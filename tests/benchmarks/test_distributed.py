@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.testing import withPackage
 
-from benchmarks import distributed, minibatch, runner
+from benchmarks import batches, distributed, runner
 from benchmarks.distributed import METHODS, Task
 from benchmarks.results import Table
 
@@ -29,8 +29,8 @@ def task(method, **changes):
 
 def test_settings():
     ours = json.loads(distributed.settings_of('PubMed'))
-    theirs = json.loads(minibatch.settings_of('agcn', 'PubMed'))
-    assert ours['epochs'] * minibatch.STEPS_PER_EPOCH == theirs['steps']
+    theirs = json.loads(batches.settings_of('agcn', 'PubMed'))
+    assert ours['epochs'] * batches.STEPS_PER_EPOCH == theirs['steps']
     assert 0 < ours['killed_at'] < ours['epochs']
     assert {key: value for key, value in ours.items()
             if key not in ['epochs', 'killed_at']}.items() <= theirs.items()
@@ -290,12 +290,12 @@ ROWS = {'one process': [80.0, 81.0], 'two processes': [80.5, 80.9],
 def test_tables():
     accuracy, same = distributed.tables(rows_of(ROWS)).values()
     assert accuracy.values.tolist() == [
-        ['Cora', 'one process', '80.5 ± 0.7 (2)', '–', '–', '0', '0', '9.0'],
+        ['Cora', 'one process', '80.5 ± 0.7 (2)', '–', '0', '0', '9.0'],
         # Differences of 0.5 and -0.1, and 12.706 standard errors of 0.3:
-        ['Cora', 'two processes', '80.7 ± 0.3 (2)', '+0.20 ± 3.81', 'yes',
-         '0', '0', '9.0'],
-        ['Cora', 'two, one killed', '81.5 ± 0.7 (2)', '+1.00 ± 0.00', 'no',
-         '1', '1', '9.0']]
+        ['Cora', 'two processes', '80.7 ± 0.3 (2)', '+0.20 ± 3.81', '0',
+         '0', '9.0'],
+        ['Cora', 'two, one killed', '81.5 ± 0.7 (2)', '+1.00 ± 0.00', '1',
+         '1', '9.0']]
     assert same.values.tolist() == [['Cora', 0, '0.002'], ['Cora', 1, '0.002']]
     few = distributed.tables(rows_of({'two processes': [80.0]}))
     assert len(few) == 1 and distributed.claims(rows_of(ROWS)) == []
@@ -313,7 +313,8 @@ def test_figure(tmp_path):
 
 def test_main(monkeypatch, tmp_path):
     calls = []
-    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    monkeypatch.setattr(runner, 'run_and_report',
+                        lambda *call: calls.append(call))
     distributed.main([])
     module, todo, args = calls.pop()
     assert module is distributed and args.jobs == 1

@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import GCN2Conv, GCNConv
 
-from benchmarks import table
+from benchmarks import settings as harness
 from benchmarks.baselines import agcn_deep, gcnii
 from benchmarks.baselines.layers import by_matrix, sparse_first
 from benchmarks.training import Run
@@ -81,7 +81,7 @@ def test_weight_decay(monkeypatch):
 def test_settings():
     keys = ['hidden_channels', 'theta', 'p', 'weight_decay',
             'weight_decay_linear', 'alpha']
-    found = {name: json.loads(table.settings_of('gcnii', name))
+    found = {name: json.loads(harness.settings_of('gcnii', name))
              for name in ['Cora', 'CiteSeer', 'PubMed']}
     assert {name: [settings[key] for key in keys]
             for name, settings in found.items()} == {

@@ -86,7 +86,7 @@ def rows_of(accuracies):
     return pd.DataFrame(rows)
 
 
-def test_tables_figures_and_claims(tmp_path):
+def test_tables_and_figures(tmp_path):
     found = {('sage', 0.5): [(70, 60), (72, 62)],
              ('sage', 0.8): [(60, 90), (60, 90)],  # worse in validation
              ('gat', 0.5): [(70, 50), (70, 50)],
@@ -98,25 +98,22 @@ def test_tables_figures_and_claims(tmp_path):
          'lr=0.01, p=0.5', '–', '10', '2'],
         ['GATConv', '70.0 ± 0.0', '50.0 ± 0.0', '49.0 ± 0.0', 2,
          'lr=0.01, p=0.5', '–', '10', '2'],
-        ['AGCNConv, relative + residual', '70.0 ± 0.0', '60.0 ± 1.0',
+        ["AGCNConv, energy='relative'", '70.0 ± 0.0', '60.0 ± 1.0',
          '59.0 ± 1.0', 2, 'lr=0.01, p=0.5', '0.25 … 1', '10', '2']]
     paths = hetero.draw(rows, tmp_path)
     assert [path.name for path in paths] == ['hetero_imdb.png',
                                              'hetero_imdb.svg']
-    claim, = hetero.claims(rows)
-    assert claim.holds == 'yes'
-    assert 'SAGEConv: 61.0 ± 1.0; GATConv: 50.0' in claim.measured
-    found['agcn', 0.5] = [(70, 55), (70, 57)]
-    assert hetero.claims(rows_of(found))[0].holds == 'no'
-    found['agcn', 0.5] = [(70, 55)]
-    assert hetero.claims(rows_of(found))[0].holds == 'not shown'
-    assert hetero.claims(rows_of({('gat', 0.5): [(1, 1)]}))[0].holds == (
-        'not shown')
+    assert hetero.claims(rows) == []
+    assert hetero.answer(rows) == (
+        "IMDB: AGCNConv, energy='relative' minus others, with 95 % intervals: "
+        'SAGEConv -1.0 ± 0.0, GATConv +10.0 ± 12.7.')
+    assert hetero.answer(rows[rows.method == 'gat']) == ''
 
 
 def test_tasks(monkeypatch):
     calls = []
-    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    monkeypatch.setattr(runner, 'run_and_report',
+                        lambda *call: calls.append(call))
     monkeypatch.setattr(hetero, 'IMDB', lambda root: None)
     hetero.main(['--runs', '2'])
     tasks = calls.pop()[1]

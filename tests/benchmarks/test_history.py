@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from benchmarks import history, plots, runner, table
+from benchmarks import history, plots, runner
+from benchmarks.settings import Task, run_of, settings_of
 
 
 def tiny():
@@ -30,8 +31,8 @@ def rows_of(losses, dataset='Cora'):
 @pytest.mark.parametrize('method', history.LABELS)
 def test_runs_keep_their_network_and_losses(method):
     data = tiny()
-    settings = table.settings_of(method, 'Cora', epochs=4, patience=4)
-    run = table.run_of(method)(data, 1, **json.loads(settings))
+    settings = settings_of(method, 'Cora', epochs=4, patience=4)
+    run = run_of(method)(data, 1, **json.loads(settings))
     logits = run.model(data.x, data.edge_index).log_softmax(dim=-1)
     assert torch.equal(logits, run.logits)
     assert len(run.losses) == run.epochs == 4
@@ -41,8 +42,8 @@ def test_runs_keep_their_network_and_losses(method):
 def test_the_papers_gate_changes_nothing_on_cora(tmp_path):
     found = {}
     for method in ['gcn', 'agcn_paper']:
-        settings = table.settings_of(method, 'Cora', epochs=20, patience=20)
-        task = table.Task(method, 'Cora', 'public', 0, settings)
+        settings = settings_of(method, 'Cora', epochs=20, patience=20)
+        task = Task(method, 'Cora', 'public', 0, settings)
         row = history.measure(task, str(tmp_path))
         assert set(row) == set(history.TABLE.own_columns)
         found[method] = history.curves(pd.DataFrame([row]), 'train_losses')[
@@ -62,47 +63,24 @@ def test_curves_are_by_seed_and_of_the_last_settings():
         ('Cora', 'gcn'): [[2, 1], [4, 3]]}
 
 
-def test_gaps_by_hand():
-    frame = pd.DataFrame(dict(
-        dataset='Cora', seed=[0, 1, 2, 0, 1], value=[1., 2, 5, 2, 5],
-        method=['gcn'] * 3 + ['agcn'] * 2))
-    # Differences 1 and 3: the quantile of one degree of freedom, times a
-    # standard error of one.
-    gap, half, n = history.gaps(frame, 'value', 'agcn')['Cora']
-    assert (gap, n) == (2, 2)
-    assert half == pytest.approx(np.tan(0.475 * np.pi))
-    assert history.gaps(frame[frame.seed == 0], 'value', 'agcn') == {}
-    assert history.gaps(frame, 'value', 'agcn_paper') == {}
-
-
-@pytest.mark.parametrize('gaps, sign, holds', [
-    ([(2., 1., 3), (3., 1., 3)], 1, 'yes'),
-    ([(2., 1., 3), (-3., 1., 3)], 1, 'no'),
-    ([(-2., 1., 3)], -1, 'yes'),
-    ([(0., 0., 3)], -1, 'no'),
-    ([(1e-9, 1e-10, 3)], 1, 'no'),  # rounding
-    ([(2., 1., 3), (2., 3., 3)], 1, 'not shown'),
-    ([], 1, 'not shown'),
-])
-def test_verdict(gaps, sign, holds):
-    assert history.verdict(gaps, sign, rounding=1e-6) == holds
-
-
 def test_claims():
     gcn, lower = [[2., 1], [3, 1]], [[1., 0.5], [2, 0.6]]
-    paper, ours = history.claims(rows_of(
-        {'gcn': gcn, 'agcn_paper': gcn, 'agcn': lower}))
-    assert paper.holds == 'no'
-    assert 'Cora +0.0000 ± 0.0000 (2 seeds), in the last epoch 1.0000 ' in (
-        paper.measured)
-    assert 'to all digits kept' in paper.measured
-    # Means of 1.5, 2 and of 0.75, 1.3: differences -0.75 and -0.7.
-    assert ours.holds == 'yes'
-    assert 'Cora -0.7250 ± 0.3177 (2 seeds)' in ours.measured
-    assert '0.5500 beside 1.0000' in ours.measured
-    for claim in history.claims(rows_of({'gcn': gcn[:1], 'agcn': gcn})):
-        assert claim.holds == 'not shown'
-        assert claim.measured == 'Not two seeds of both yet.'
+    claim, = history.claims(rows_of({'gcn': gcn, 'agcn_paper': gcn}))
+    assert claim.holds == 'no'
+    assert 'Cora +0.0000 ± 0.0000; the losses are equal' in claim.measured
+    # Means of 1.5, 2 and of 0.75, 1.3: differences 0.75 and 0.7.
+    claim, = history.claims(rows_of({'gcn': gcn, 'agcn_paper': lower}))
+    assert claim.holds == 'yes' and 'equal' not in claim.measured
+    assert 'Cora +0.7250 ± 0.3177' in claim.measured
+    claim, = history.claims(rows_of({'gcn': gcn, 'agcn_paper': [
+        [1., 0.5], [3, 1.1]]}))
+    assert claim.holds == 'not shown'
+    claim, = history.claims(rows_of({'gcn': gcn[:1], 'agcn_paper': gcn}))
+    assert claim.holds == 'not shown'
+    assert claim.measured == 'Not two seeds of both yet.'
+    assert history.answer(rows_of({'gcn': gcn, 'agcn': lower})) == (
+        "Training loss minus GCN's, the mean of all epochs: DiffusedMLP "
+        '-0.7250 ± 0.3177 on Cora.')
 
 
 def test_tables():
@@ -128,7 +106,7 @@ def test_draw(tmp_path, monkeypatch):
 
 def test_main(monkeypatch):
     seen = []
-    monkeypatch.setattr(runner, 'conclude',
+    monkeypatch.setattr(runner, 'run_and_report',
                         lambda module, tasks, args: seen.append(tasks))
     history.main(['--datasets', 'Cora', 'Digits', '--runs', '2'])
     tasks, = seen

@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 from torch_geometric.testing import withPackage
 from torch_geometric.utils import to_undirected
 
-from benchmarks import minibatch, runner
+from benchmarks import batches, minibatch, runner
 from benchmarks.minibatch import Task
 from benchmarks.results import Table
 from torch_agcn.functional import anisotropic_gate, relative_energy
@@ -32,7 +32,7 @@ def blocks(num_nodes=120):
 
 
 def task(method, sampling, estimate, **changes):
-    settings = {**json.loads(minibatch.settings_of(method, 'PubMed')),
+    settings = {**json.loads(batches.settings_of(method, 'PubMed')),
                 **SMALL, **changes}
     if method == 'agcn_paper':
         settings['num_hops'] = 1
@@ -41,13 +41,13 @@ def task(method, sampling, estimate, **changes):
 
 
 def test_settings_are_those_of_table_1():
-    ours, paper = (json.loads(minibatch.settings_of(m, 'PubMed'))
+    ours, paper = (json.loads(batches.settings_of(m, 'PubMed'))
                    for m in ['agcn', 'agcn_paper'])
     assert (ours['beta'], ours['alpha'], ours['p']) == (500.0, 0.05, 0.5)
     assert ours['num_hops'] == len(ours['num_neighbors']) == 4
     assert (paper['energy'], paper['beta']) == ('total', 0.1)
     assert paper['num_hops'] * 2 == len(paper['num_neighbors'])
-    assert json.loads(minibatch.settings_of('agcn', 'PubMed', quick=True))[
+    assert json.loads(batches.settings_of('agcn', 'PubMed', quick=True))[
         'steps'] < ours['steps']
 
 
@@ -63,7 +63,7 @@ def test_whole_graph(method, monkeypatch):
 def test_gates():
     data = blocks()
     data.x = data.x.to_dense()
-    model = minibatch.make_model(
+    model = batches.make_model(
         data, head='hops', hidden_channels=8, p=0.5, beta=3.0, alpha=0.1,
         energy='relative', residual=True, num_hops=2, momentum=0.1)
     with torch.no_grad():
@@ -90,12 +90,12 @@ def test_loss():
                  train_mask=torch.tensor([True, True, False, True]))
     a, b, d = (float(torch.nn.functional.cross_entropy(out[i], batch.y[i]))
                for i in [0, 1, 3])
-    assert float(minibatch.loss_of(out, batch)) == pytest.approx(
+    assert float(batches.loss_of(out, batch)) == pytest.approx(
         (a + b + d) / 3)
     batch.batch_size = 1  # the rest are neighbors
-    assert float(minibatch.loss_of(out, batch)) == pytest.approx(a)
+    assert float(batches.loss_of(out, batch)) == pytest.approx(a)
     batch.train_mask[:] = False
-    assert minibatch.loss_of(out, batch) == 0
+    assert batches.loss_of(out, batch) == 0
 
 
 @pytest.mark.extensions
@@ -151,7 +151,7 @@ def test_tables():
         ['raw', '78.0 ± 1.0 (3)', '-2.00 ± 0.00', 'no'],
         # Differences of 0, 0.1 and 0.1, and 4.303 standard errors:
         ['weighted', '80.1 ± 1.1 (3)', '+0.07 ± 0.14', 'yes'],
-        ['running', '80.0 ± 0.0 (3)', '+0.00 ± 2.48', 'not sure'],
+        ['running', '80.0 ± 0.0 (3)', '+0.00 ± 2.48', 'not shown'],
         ['exact', '79.0 (1)', '–', '–']]
     assert gates.iloc[:, 3:].values.tolist() == [
         ['trained', 1, '1.0000', '+0.0000', '0.0000'],
@@ -177,7 +177,8 @@ def test_figures(tmp_path):
 
 def test_main(monkeypatch, tmp_path):
     calls = []
-    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    monkeypatch.setattr(runner, 'run_and_report',
+                        lambda *call: calls.append(call))
     minibatch.main([])
     module, todo, _ = calls.pop()
     assert module is minibatch

@@ -1,6 +1,7 @@
 r"""The same seed gives the same numbers, to the last digit."""
 import pandas as pd
 
+from benchmarks import settings as harness
 from benchmarks import table
 from benchmarks.results import Table, provenance
 
@@ -23,9 +24,9 @@ def test_same_seed_same_numbers(tmp_path, monkeypatch):
         module = 'agcn' if 'agcn' in method else method
         (settings / f'{method}.yaml').write_text(
             f'module: {module}\nfixed: {{all: {{epochs: 4{head}}}}}\n')
-    monkeypatch.setattr(table, 'SETTINGS', settings)
+    monkeypatch.setattr(harness, 'SETTINGS', settings)
     monkeypatch.setattr(table, 'TABLE',
-                        Table(tmp_path / 'table.csv', table.COLUMNS))
+                        Table(tmp_path / 'table.csv', harness.COLUMNS))
 
     # In two processes, then here, each in the other's order:
     root = str(tmp_path / 'data')
@@ -33,11 +34,11 @@ def test_same_seed_same_numbers(tmp_path, monkeypatch):
                 '--runs', '2', '--jobs', '2', '--root', root, '--methods',
                 *METHODS])
     rows = table.TABLE.read()
-    tasks = [table.Task(*task) for task in
-             rows[list(table.Task._fields)].itertuples(index=False)]
+    tasks = [harness.Task(*task) for task in
+             rows[list(harness.Task._fields)].itertuples(index=False)]
     assert len(tasks) == 16
-    again = [table.measure(task, root) for task in tasks[::-1]]
-    once_more = [table.measure(task, root) for task in tasks]
+    again = [harness.measure(task, root) for task in tasks[::-1]]
+    once_more = [harness.measure(task, root) for task in tasks]
 
     expected = numbers(rows)
     pd.testing.assert_frame_equal(numbers(again), expected)

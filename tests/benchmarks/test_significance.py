@@ -1,121 +1,141 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import f
 
-from benchmarks import significance
+pytest.importorskip('matplotlib')
+from benchmarks import runner, significance
 from benchmarks.data import CITATION
+from benchmarks.results import Table
+from benchmarks.settings import COLUMNS, Task, settings_of
 
 
-def rows(agcn, gat, gcn, datasets=CITATION):
+def rows_of(accuracies, split='random', settings='{}'):
+    r"""Rows of Table 1 from accuracies by data set and method."""
     return pd.DataFrame([
-        dict(method=method, dataset=dataset, split='random', seed=seed,
-             settings='{}', test_accuracy=value)
-        for dataset in datasets
-        for method, values in dict(gcn=gcn, gat=gat, agcn_paper=agcn,
-                                   agcn=agcn).items()
+        dict(method=method, dataset=dataset, split=split, seed=seed,
+             settings=settings, test_accuracy=value)
+        for dataset, part in accuracies.items()
+        for method, values in part.items()
         for seed, value in enumerate(values)])
 
 
-def test_by_hand():
-    # Means 2, 4 and 9, a variance of 1 in each: between them 3 * 26 / 2.
-    found = significance.analyse((8, 9, 10), (3, 4, 5), (1, 2, 3))
-    assert found.mean == dict(AGCN=9, GAT=4, GCN=2)
-    assert found.statistic == pytest.approx(39)
-    assert found.pvalue == pytest.approx(f.sf(39, 2, 6))
-    q = 4.339  # of printed tables, for 3 means and 6 degrees of freedom
-    assert significance.quantile(6) == pytest.approx(q, abs=1e-3)
-    for pair, difference in [(('AGCN', 'GAT'), -5), (('AGCN', 'GCN'), -7),
-                             (('GAT', 'GCN'), -2)]:
-        test = found.pairs[pair]
-        assert test['meandiff'] == pytest.approx(difference)
-        assert test['lower'] == pytest.approx(difference - q / 3**0.5,
-                                              abs=1e-3)
-        assert test['upper'] == pytest.approx(difference + q / 3**0.5,
-                                              abs=1e-3)
-        assert test['reject'] == (abs(difference) > q / 3**0.5)
-    assert list(found.half.values()) == pytest.approx([q / 3**0.5 / 2] * 3,
-                                                      abs=1e-3)
+def rows(agcn, gat, gcn, datasets=CITATION):
+    return rows_of({name: dict(gcn=gcn, gat=gat, agcn_paper=agcn, agcn=agcn)
+                    for name in datasets})
 
 
-@pytest.mark.parametrize('sizes', [(10, 10, 10), (4, 10, 7)])
-def test_statsmodels(sizes):
-    multicomp = pytest.importorskip('statsmodels.stats.multicomp')
-    random = np.random.default_rng(1)
-    groups = {name: random.normal(mean, 1, size) for name, mean, size in
-              zip(significance.NAMES, [81.6, 81.3, 80], sizes)}
-    theirs = multicomp.pairwise_tukeyhsd(
-        np.concatenate(list(groups.values())),
-        np.repeat(list(groups), [len(v) for v in groups.values()]))
-    found = significance.analyse(*map(tuple, groups.values()))
-    pairs = found.pairs.values()
-    assert [list(pair) for pair in found.pairs] == [
-        line[:2] for line in theirs.summary().data[1:]]
-    np.testing.assert_allclose([t['meandiff'] for t in pairs],
-                               theirs.meandiffs)
-    np.testing.assert_allclose([[t['lower'], t['upper']] for t in pairs],
-                               theirs.confint, rtol=1e-3)
-    np.testing.assert_allclose([t['p'] for t in pairs], theirs.pvalues,
-                               rtol=1e-3, atol=1e-6)
-    assert [t['reject'] for t in pairs] == theirs.reject.tolist()
-    theirs.plot_simultaneous()  # where it computes the widths
-    np.testing.assert_allclose(list(found.half.values()), theirs.halfwidths,
-                               rtol=1e-3)
-    # Intervals overlap just where means do not differ, for any sizes:
-    for (a, b), test in found.pairs.items():
-        apart = abs(found.mean[a] - found.mean[b])
-        assert (apart > found.half[a] + found.half[b]) == test['reject']
-
-
+WIDE = [70., 76, 80, 84, 90]
+NARROW = [80.1, 79.9, 80, 80.1, 79.9]
 LOW, MIDDLE, HIGH = np.split(np.array([
     70, 70.5, 71, 74, 74.5, 75, 78, 78.5, 79]), 3)
+
+
+def test_own_rows():
+    # The last settings count, and each seed once; no other method or data.
+    old = rows_of({'Cora': dict(gcn=[10])}, settings='{"old": 1}')
+    new = rows_of({'Cora': dict(gcn=[80, 81], mlp=[55]),
+                   'MNIST': dict(gcn=[90])})
+    public = rows_of({'Cora': dict(gcn=[82])}, split='public')
+    frame = pd.concat([old, new, new, public], ignore_index=True)
+    found = significance.samples(frame, 'random')
+    assert {name: wide.to_dict('list') for name, wide in found.items()} == {
+        'Cora': {'gcn': [80, 81]}}
+    assert significance.samples(frame, 'public')['Cora'].gcn.tolist() == [82]
+
+
+@pytest.mark.parametrize('ours, gcn, holds', [
+    (NARROW, WIDE, 'yes'), (WIDE, NARROW, 'no'),
+    (WIDE, WIDE, 'no'),  # as wide is not less
+    (WIDE[::-1], [71, 75, 80, 84, 91], 'not shown'),
+])
+def test_variability(ours, gcn, holds):
+    claim = significance.claims(rows(ours, gcn, gcn))[0]
+    assert claim.holds == holds
+    assert f'Cora, GCN {np.std(ours, ddof=1):.2f} beside' in claim.measured
 
 
 @pytest.mark.parametrize('agcn, gat, gcn, holds', [
     (HIGH, MIDDLE, LOW, ['yes', 'yes', 'yes']),
     (LOW, MIDDLE, HIGH, ['yes', 'yes', 'no']),  # they differ, the wrong way
-    (LOW, MIDDLE, LOW, ['yes', 'no', 'no']),  # as GCN
-    (LOW, LOW, LOW, ['no', 'no', 'no']),
-    (LOW + 0.1, LOW, LOW, ['no', 'no', 'not shown']),  # best, but who knows
+    # What a test does not reject is not refuted, but the same is not better:
+    (LOW, MIDDLE, LOW, ['yes', 'not shown', 'no']),
+    (LOW, LOW, LOW, ['not shown', 'not shown', 'no']),
+    (LOW + np.array([0.1, 0.5, -0.3]), LOW, LOW, ['not shown'] * 3),
 ])
 def test_claims(agcn, gat, gcn, holds):
-    claims = significance.claims(rows(agcn, gat, gcn))
-    assert [claim.holds for claim in claims] == holds * 2
+    claims = significance.claims(rows(agcn, gat, gcn))[1:]
+    assert [claim.holds for claim in claims] == holds
     assert 'Cora -0.00' not in claims[1].measured
-    assert [claim.paper.rsplit('(')[-1] for claim in claims] == (
-        ['AGCN, paper)'] * 3 + ['AGCN, recommended)'] * 3)
 
 
 def test_claims_of_few_rows():
     frame = rows(HIGH, MIDDLE, LOW, ['Cora', 'PubMed'])
-    anova, differ, best = significance.claims(frame)[:3]
+    _, anova, differ, best = significance.claims(frame)
     assert anova.holds == differ.holds == 'not shown'
-    assert best.holds == 'yes' and 'AGCN 78.50, GAT 74.50' in best.measured
-    assert differ.measured.startswith('AGCN minus GCN: Cora +8.00 (p = ')
-    assert 'Not enough runs yet on CiteSeer.' in differ.measured
+    assert best.holds == 'yes'
+    assert best.measured.endswith('GCN +8.0 ± 0.0; GAT +4.0 ± 0.0.')
+    assert 'Cora +8.00 (p = ' in differ.measured
     for claim in significance.claims(frame[frame.seed == 0]):
         assert claim.holds == 'not shown'
-        assert claim.measured.startswith('Not enough runs yet on ')
+        assert claim.measured == 'Not enough runs yet.'
 
 
 def test_tables():
     tables = significance.tables(rows(HIGH, MIDDLE, LOW))
     assert list(tables) == [
+        'Test accuracy (%), random split',
+        'Differences within pairs, random split',
         'One-way ANOVA, random split',
-        "Tukey's test, random split: AGCN, paper",
-        "Tukey's test, random split: AGCN, recommended"]
-    anova, tukey, _ = tables.values()
+        "Tukey's test, random split: AGCN (paper)",
+        "Tukey's test, random split: DiffusedMLP"]
+    accuracy, paired, anova, tukey, _ = tables.values()
+    assert accuracy.iloc[0].tolist() == [
+        'Cora', 'GCN', 3, '70.50', '70.50', '0.50', '0.50', '70.0 to 71.0']
+    # Three differences of one sign: 2 of 2^3 signs; three orders of three:
+    # exp(-3) of Friedman's statistic 6.
+    assert paired.iloc[0].tolist() == [
+        'Cora', 'AGCN (paper)', 'GCN', '+8.0 ± 0.0', '0.25', '0.05',
+        '0.50 beside 0.50 (ratio 1.00 to 1.00)']
     assert anova["the paper's p"].tolist() == [
         '1.00e-03', '2.51e-07', '1.21e-06'] * 2
     assert tukey.iloc[1, :4].tolist() == ['Cora', 'AGCN', 'GCN', '-8.00']
     assert tukey['reject'].tolist() == ['True'] * 9
     assert tukey["the paper's reject"].tolist() == ['False'] + ['True'] * 8
+    single = significance.tables(rows([80.], [80.], [80.]))
+    assert [frame['std'].tolist() for frame in single.values()] == [['–'] * 12]
 
 
 def test_draw(tmp_path):
-    frame = rows(HIGH, MIDDLE, LOW)
+    outlier = [*HIGH[:2], 14.9]
+    frame = pd.concat([rows(outlier, MIDDLE, LOW), rows_of(
+        {'Cora': dict(gcn=[81.])}, split='public')])
+    names = ['boxplot_random', 'significance_random', 'boxplot_public']
     paths = significance.draw(frame, tmp_path)
-    assert [path.name for path in paths] == ['significance_random.png',
-                                             'significance_random.svg']
-    assert paths[0].stem in significance.CAPTIONS
-    assert significance.draw(frame[frame.seed == 0], tmp_path) == []
+    assert [path.name for path in paths] == [
+        f'{name}.{kind}' for name in names for kind in ['png', 'svg']]
+    assert all(name in significance.CAPTIONS for name in names)
+    assert significance.draw(frame[:0], tmp_path) == []
+
+
+def test_main_takes_what_is_there(tmp_path, monkeypatch, capsys):
+    own = Table(tmp_path / 'table.csv', COLUMNS)
+    monkeypatch.setattr(significance, 'TABLE', own)
+    tasks = [Task(method, dataset, 'random', seed,
+                  settings_of(method, dataset)) for dataset in CITATION
+             for method in significance.LABELS for seed in range(3)]
+    for i, task in enumerate(tasks):
+        own.append(**task._asdict(), epochs=1, val_loss=1, val_accuracy=1,
+                   test_accuracy=70 + i, seconds=1, peak_mb=1, gates='')
+    before = own.path.read_bytes()
+    significance.main(['--runs', '3'])
+    assert own.path.read_bytes() == before  # nothing was run
+    out = capsys.readouterr().out
+    assert 'Test accuracy (%), random split' in out
+    assert 'AGCN has less variability' in out
+    assert (tmp_path / 'boxplot_random.png').exists()
+    calls = []
+    monkeypatch.setattr(runner, 'run_and_report',
+                        lambda *call: calls.append(call))
+    significance.main(['--split', 'public', '--quick'])
+    assert {(task.dataset, task.split) for task in calls[0][1]} == {
+        ('Cora', 'public')}

@@ -430,7 +430,7 @@ def test_table_of_sides():
     assert frame.columns.tolist() == [
         'variant', 'ms, default', 'ms, kept', 'times GCN on edge_index',
         'MB, default', 'MB, kept']
-    (title, _), = show.readme_tables(rows).items()
+    (title, _), = show.main_tables(rows).items()
     assert title.startswith('What do')
 
 

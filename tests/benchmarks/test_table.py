@@ -6,13 +6,13 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import results, table, tune
+from benchmarks import settings as harness
+from benchmarks import table, tune
 from benchmarks.results import Table
-from benchmarks.table import Task
+from benchmarks.settings import COLUMNS, read_settings, settings_of
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -27,10 +27,10 @@ def place(tmp_path, monkeypatch):
         'grid: {hidden_channels: [2, 3, 4, 5, 6, 7, 8, 9]}\n')
     (settings / 'mlp.yaml').write_text('fixed: {all: {epochs: 2}}\n')
     (settings / 'agcn.yaml').write_text('fixed: {all: {beta: -1.0}}\n')
-    for module in [table, tune]:
-        monkeypatch.setattr(module, 'SETTINGS', settings)
-    monkeypatch.setattr(table, 'TABLE',
-                        Table(tmp_path / 'table.csv', table.COLUMNS))
+    monkeypatch.setattr(harness, 'SETTINGS', settings)
+    for name in ['TABLE', 'CHECKS']:
+        path = tmp_path / f'{name.lower()}.csv'
+        monkeypatch.setattr(table, name, Table(path, COLUMNS))
     monkeypatch.setattr(tune, 'TABLE',
                         Table(tmp_path / 'tune.csv', tune.TABLE.columns[:-3]))
     return tmp_path
@@ -112,7 +112,7 @@ def test_killed(tmp_path):
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert len(Table(path, table.COLUMNS).read()) >= 1
+    assert len(Table(path, COLUMNS).read()) >= 1
     for _ in range(100):  # no one is left in its group
         try:
             os.killpg(process.pid, 0)
@@ -123,54 +123,155 @@ def test_killed(tmp_path):
         pytest.fail('a worker outlived its parent')
 
 
+def test_settings_like_those_of_another(place):
+    folder = place / 'settings'
+    (folder / 'agcn.yaml').write_text(
+        'fixed: {all: {alpha: 0.3}}\nchosen: {Cora: {p: 0.2}}\n')
+    (folder / 'agcn_open.yaml').write_text(
+        'like: agcn\nfixed: {all: {beta: 9.0}}\n')
+    (folder / 'gcn_equal.yaml').write_text('module: gcn\nlike: agcn\n')
+    ours, held_open, gcn = (json.loads(settings_of(method, 'Cora'))
+                            for method in ['agcn', 'agcn_open', 'gcn_equal'])
+    assert ours['alpha'] == 0.3 and ours['p'] == 0.2
+    assert held_open == {**ours, 'beta': 9.0}
+    assert gcn['p'] == 0.2 and set(gcn) < set(ours)
+    assert harness.module_of('agcn_open') == 'agcn'
+    with pytest.raises(ValueError, match="'gcn' has no settings"):
+        settings_of('gcn', 'Cora', beta=1.0)
+
+
+def test_latest():
+    rows = pd.DataFrame([
+        dict(method='gcn', dataset='Cora', seed=seed, settings=settings,
+             depth=depth, value=i)
+        for i, (seed, settings, depth) in enumerate([
+            (0, 'old', 2), (0, 'new', 2), (1, 'new', 2), (1, 'new', 2),
+            (0, 'old', 4)])])
+    assert harness.latest(rows, 'depth').value.tolist() == [1, 3, 4]
+    assert harness.latest(rows[:4]).value.tolist() == [1, 3]
+
+
+# Tune ########################################################################
+
+
+def tuned(*accuracies, loss=1.0):
+    r"""Rows of the first configurations of GCN, a list of seeds each."""
+    return pd.DataFrame([
+        dict(method='gcn', dataset='Cora', seed=seed, val_accuracy=value,
+             val_loss=loss - 0.1 * i,
+             settings=settings_of('gcn', 'Cora', **config))
+        for i, (config, values) in enumerate(zip(tune.grid('gcn'),
+                                                 accuracies))
+        for seed, value in enumerate(values)])
+
+
 def test_tune(place):
-    rows = []
-    for i, config in enumerate(tune.grid('gcn')):
-        for seed in range(2):
-            rows.append(dict(
-                method='gcn', dataset='Cora', seed=seed,
-                settings=table.settings_of('gcn', 'Cora', **config),
-                val_accuracy=80.0 + (i in [3, 5]), val_loss=1.0 - 0.1 * i))
-    frame = pd.DataFrame(rows)
-    assert tune.choose(frame[:-1], 'gcn', 'Cora', 2) is None
-    choice = tune.choose(frame, 'gcn', 'Cora', 2)
-    assert choice == {'hidden_channels': 7}  # the lower loss of the two
-    tune.write_chosen('gcn', {'Cora': choice})
-    settings = json.loads(table.settings_of('gcn', 'Cora'))
+    others = [[70.0]] * 5
+    assert len(tune.grid('gcn')) == 8 and tune.grid('mlp') == []
+    # One run decides where the best is more than a point ahead:
+    clear = tuned([80.0], [81.1], [79.0], *others)
+    assert tune.choose(clear, 'gcn', 'Cora') == {'hidden_channels': 3}
+    assert tune.choose(clear[:-1], 'gcn', 'Cora') is None
+    # Else the mean of three does, of all within a point:
+    close = tuned([80.0], [80.5], [79.0], *others)
+    assert tune.near_best(close, 'gcn', 'Cora') == [
+        {'hidden_channels': 2}, {'hidden_channels': 3}]
+    assert tune.choose(close, 'gcn', 'Cora') is None
+    three = tuned([80.0, 83, 83], [80.5, 80, 80], [79.0, 99, 99], *others)
+    assert tune.choose(three, 'gcn', 'Cora') == {'hidden_channels': 2}
+    equal = tuned([80.0, 80, 80], [80.0, 80, 80], [78.9], *others)
+    assert tune.choose(equal, 'gcn', 'Cora') == {'hidden_channels': 3}
+
+    tune.write_chosen('gcn', {'Cora': {'hidden_channels': 7}})
+    settings = json.loads(settings_of('gcn', 'Cora'))
     assert settings['hidden_channels'] == 7 and settings['epochs'] == 2
     assert json.loads(
-        table.settings_of('gcn', 'PubMed'))['hidden_channels'] == 16
-    assert len(tune.grid('gcn')) == 8
+        settings_of('gcn', 'PubMed'))['hidden_channels'] == 16
     assert 'test_accuracy' not in tune.TABLE.columns
 
 
-def test_show(place, monkeypatch, capsys):
-    readme = place / 'README.md'
-    readme.write_text('a\n<!-- table -->\nold\n<!-- /table -->\nb\n')
-    monkeypatch.setattr(results, 'README', readme)
-    monkeypatch.setattr(table, 'FIGURES', place)
-    for method, values in [('gcn', [81, 82]), ('agcn', [83, 85]),
-                           ('agcn_free', [84, 83]), ('mlp', [50])]:
-        for seed, value in enumerate(values):
-            # Settings that were replaced do not count:
-            for settings, accuracy in [('{"old": 1}', 10), ('{}', value)]:
-                table.TABLE.append(
-                    **Task(method, 'Cora', 'public', seed, settings)
-                    ._asdict(), epochs=1, val_loss=1, val_accuracy=1,
-                    test_accuracy=accuracy, seconds=2 + seed, peak_mb=1,
-                    gates='')
-    table.main(['--show'])
-    text = readme.read_text()
-    assert text.startswith('a\n<!-- table -->\n**Public split**')
-    assert text.endswith('<!-- /table -->\nb\n') and '\nold' not in text
-    assert '| GCN | 81.5 ± 0.7 (2) | 81.5 | 2.5 |' in text
-    assert '| AGCN, recommended | **84.0 ± 1.4 (2)** | – | 2.5 |' in text
-    assert '| MLP | 50.0 (1) | 55.1 | 2.0 |' in text
-    assert 'Cora +2.5 ± 6.4 (AGCN, recommended)' in text
-    assert 'minus AGCN, recommended, with the 95 % interval over seeds: Cora '\
-        '-0.5 ± 19.1.' in text
-    assert 'Public split' in capsys.readouterr().out
-    assert (place / 'table_public.png').stat().st_size > 1000
+def test_tune_runs_the_near_ones_again(place, monkeypatch):
+    def measure(task, root):
+        width = json.loads(task.settings)['hidden_channels']
+        return {**dict.fromkeys(tune.TABLE.own_columns, 1), **task._asdict(),
+                'val_accuracy': 80 + 0.8 * (width == 2) + (
+                    task.seed > 0) * (width == 3), 'val_loss': 1}
+
+    def run_missing(tasks, table, _, jobs, root):
+        for task in tasks:
+            table.append(task._fields, **measure(task, root))
+        return []
+
+    monkeypatch.setattr(tune.runner, 'run_missing', run_missing)
+    tune.main(['--datasets', 'Cora', '--methods', 'gcn'])
+    rows = tune.TABLE.read()
+    assert rows.groupby('seed').size().tolist() == [8, 8, 8]
+    assert read_settings('gcn')['chosen'] == {'Cora': {'hidden_channels': 2}}
+
+
+# Tables and claims ###########################################################
+
+
+def rows_of(accuracies, split='public', **columns):
+    r"""Rows by method and data set, one for each seed."""
+    return pd.DataFrame([
+        dict(method=method, dataset=dataset, split=split, seed=seed,
+             settings='{}', epochs=1, val_loss=1.0, val_accuracy=80.0,
+             test_accuracy=value, seconds=2.0 + seed, peak_mb=1, gates='1 1',
+             **columns)
+        for (method, dataset), values in accuracies.items()
+        for seed, value in enumerate(values)])
+
+
+def test_tables(place):
+    (place / 'settings' / 'lp.yaml').write_text('deterministic: true\n')
+    rows = rows_of({('gcn', 'Cora'): [81, 82], ('agcn', 'Cora'): [83, 85],
+                    ('mlp', 'Cora'): [50], ('lp', 'Cora'): [60, 60]})
+    # Settings that were replaced do not count:
+    old = rows.assign(settings='{"old": 1}', test_accuracy=10.0)
+    frame = next(iter(table.tables(pd.concat([old, rows])).values()))
+    assert frame.values.tolist() == [
+        ['MLP', '50.0', '55.1', '2.0'], ['LP', '60.0', '68.0', '2.0'],
+        ['GCN', '81.5 ± 0.7 (2)', '81.5', '2.5'],
+        ['DiffusedMLP', '**84.0 ± 1.4 (2)**', '–', '2.5']]
+    assert [path.name for path in table.draw(rows, place)] == [
+        'table_public.png', 'table_public.svg']
+    # On random splits its runs differ:
+    frame = next(iter(table.tables(rows.assign(split='random')).values()))
+    assert frame.iloc[1, 1] == '60.0 ± 0.0 (2)'
+    assert harness.is_repeated('lp', 'public', 1)
+    assert not harness.is_repeated('lp', 'public', 0)
+    assert not harness.is_repeated('gcn', 'public', 1)
+
+
+def test_the_best_of_ours_is_chosen_by_validation(place):
+    rows = pd.concat([
+        rows_of({('agcn', 'Cora'): [80, 81], ('gcn', 'Cora'): [79, 80]}),
+        rows_of({('agcn_paper', 'Cora'): [90, 91]}).assign(
+            val_accuracy=70.0)], ignore_index=True)
+    assert table.best_of_ours(rows, 'Cora', 'public') == 'agcn'
+    assert table.best_of_ours(rows, 'PubMed', 'public') is None
+    assert table.answer(rows).endswith('Cora +1.0 ± 0.0 (DiffusedMLP).')
+
+
+def test_claims(place):
+    def claims(ours, gcn, **columns):
+        return [claim.holds for claim in table.claims(rows_of({
+            (method, name): values for name in ['Cora', 'CiteSeer', 'PubMed']
+            for method, values in [('agcn_paper', ours), ('gcn', gcn),
+                                   ('gcn_equal', gcn)]}, 'random',
+            **columns))]
+
+    # Accuracies are reached on three of five data sets:
+    assert claims([84, 84.2], [80, 80]) == [
+        'not shown', 'yes', 'yes', 'not shown', 'not shown', 'no']
+    assert claims([70, 70.2], [80, 80])[:3] == ['no'] * 3
+    assert claims([80, 80], [80, 80])[1] == 'no'  # the same is not better
+    assert claims([79, 82], [80, 80])[1] == 'not shown'
+    text = table.claims(rows_of({('agcn_paper', 'Cora'): [80, 81],
+                                 ('gcn_equal', 'Cora'): [80, 80]}))
+    assert 'Cora +0.5 ± 6.4' in text[3].measured
+    assert 'in 2 of 2 trained networks' in text[5].measured
 
 
 def test_checks(place):
@@ -183,10 +284,10 @@ def test_checks(place):
             settings=settings, test_accuracy=value + seed)
             for dataset, value in values.items() for seed in range(2)])
 
-    measured = rows(table.settings_of('gcn', 'Cora'), Cora=85.0,
+    measured = rows(settings_of('gcn', 'Cora'), Cora=85.0,
                     CiteSeer=70.0)  # published: 81.5 and 70.3
     assert table.far_means(measured) == {('gcn', 'Cora'): 85.5}
-    check = json.loads(table.settings_of('gcn', 'Cora'))
+    check = json.loads(settings_of('gcn', 'Cora'))
     check = table.runner.as_json(**{**check, 'p': 0.0})
     checks = pd.concat([rows(check, Cora=81.0), rows('{}', Cora=1.0)])
     line, = table.deviations(measured, checks).to_dict('records')
@@ -197,38 +298,9 @@ def test_checks(place):
     assert line['checked'] == '–'
 
 
-def test_words_on_gates():
-    rows = pd.DataFrame([
-        dict(method=method, dataset='Cora', split='random', seed=seed,
-             settings='{}', epochs=12, test_accuracy=14.94, gates=gates)
-        for method, all_gates in [
-            ('agcn_paper', ['1 1', '1 0', '1 0.99']),
-            ('agcn', ['1 0.9 0.5', '0.8 0.7 0.3', '0.9 0.2 0.4']),
-            ('gcn', [np.nan])]
-        for seed, gates in enumerate(all_gates)])
-    assert table.gate_words(rows) == (
-        "What the gates did: In AGCN, the paper's formula, all gates were "
-        'exactly 1 in 1 of 3 trained networks. One was closed, and took all '
-        'signal with it, on Cora (random split, seed 1): 14.9 % after 12 '
-        'epochs. In AGCN, recommended, the gate closes from the first step to '
-        'the last (medians): Cora 0.90 to 0.40.')
-    assert table.gate_words(rows[rows.method == 'gcn']) == ''
-
-
-def test_words_on_epochs():
-    rows = pd.DataFrame([
-        dict(dataset='Cora', variant=variant, milliseconds=ms)
-        for variant, all_ms in [('AGCN', [3, 4, 90]),
-                                ('GCN, dense', [80, 70, 9])]
-        for ms in all_ms])
-    words = table.epoch_words(rows)
-    assert 'Cora 4.0 beside 70.0 ms, 0.057 (at most 0.12 was' in words
-    assert table.epoch_words(rows[:0]) == ''
-
-
 def test_the_projects_own_checks():
-    for check in table.read_settings('checks')['checks']:
-        assert check['method'] in table.METHODS and check['why']
+    for check in read_settings('checks')['checks']:
+        assert check['method'] in harness.METHODS and check['why']
         if 'change' in check:
-            known = json.loads(table.settings_of(check['method'], 'Cora'))
+            known = json.loads(settings_of(check['method'], 'Cora'))
             assert set(check['change']) <= set(known)

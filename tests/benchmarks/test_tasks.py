@@ -8,7 +8,8 @@ from sklearn.datasets import load_digits
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import homophily, is_undirected
 
-from benchmarks import runner, table, tasks
+from benchmarks import batches, runner, tasks
+from benchmarks import settings as harness
 from benchmarks.data import load
 from benchmarks.results import Table
 from benchmarks.tasks import ENCODERS, GRIDS, LEVELS, Task
@@ -163,10 +164,10 @@ def test_train_best():
         assert not model.training and not torch.is_grad_enabled()
         return model.weight.item()
 
-    assert tasks.train_best(model, 3, train, score) == (2, 5.0)
+    assert batches.train_best(model, 3, train, score) == (2, 5.0)
     assert model.weight.item() == 5 and not model.training
     with pytest.raises(ValueError, match='lower the learning rate'):
-        tasks.train_best(model, 2, lambda: None, lambda: float('nan'))
+        batches.train_best(model, 2, lambda: None, lambda: float('nan'))
 
 
 # Neighbors of other classes ##################################################
@@ -217,7 +218,7 @@ def test_validation_chooses(monkeypatch):
         return Run(logits, 7, {'val_loss': loss, 'gate_0': beta / 100,
                                'gate_1': 0.25})
 
-    monkeypatch.setattr(table, 'run_of', lambda _: run)
+    monkeypatch.setattr(harness, 'run_of', lambda _: run)
     row = tasks.measure(Task('agcn', 'homophily-0.5', 2, runner.as_json(
         num_hops=4, choices=GRIDS['agcn'])), 'data')
     assert seen == [0.1, 1.0, 50.0]
@@ -282,14 +283,14 @@ def test_tables():
     links, accuracy, gap, gates = found.values()
     assert links.values.tolist() == [
         ['GCN', '91.0 ± 1.4 (2)', '–', '–'],
-        ['AGCN, paper', '92.0 ± 1.4 (2)', '+1.0 ± 0.0', '0.5 … 0.25']]
+        ['AGCN (paper)', '92.0 ± 1.4 (2)', '+1.0 ± 0.0', '0.5 … 0.25']]
     assert list(accuracy.columns) == ['', '0.1', '0.9']
     assert accuracy.values.tolist() == [
         ['MLP', '60.0 (1)', '–'], ['GCN', '30.0 (1)', '98.5 ± 0.7 (2)'],
-        ['AGCN, recommended', '–', '97.8 ± 1.1 (2)']]
+        ['DiffusedMLP', '–', '97.8 ± 1.1 (2)']]
     # Differences -1 and -0.5: the mean, and 12.706 standard errors of 0.25.
-    assert gap.values.tolist() == [['AGCN, recommended', '–', '-0.8 ± 3.2']]
-    assert gates.values.tolist() == [['AGCN, recommended', '–', '0.5 … 0.25']]
+    assert gap.values.tolist() == [['DiffusedMLP', '–', '-0.8 ± 3.2']]
+    assert gates.values.tolist() == [['DiffusedMLP', '–', '0.5 … 0.25']]
     assert tasks.claims(rows) == []
 
 
@@ -310,7 +311,8 @@ def test_figures(tmp_path):
 
 def test_main(monkeypatch, tmp_path):
     calls = []
-    monkeypatch.setattr(runner, 'conclude', lambda *call: calls.append(call))
+    monkeypatch.setattr(runner, 'run_and_report',
+                        lambda *call: calls.append(call))
     tasks.main([])
     module, todo, _ = calls.pop()
     assert module is tasks

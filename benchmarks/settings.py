@@ -1,0 +1,193 @@
+r"""Methods, their settings, and a run of one of them.
+
+A method is a module of :mod:`benchmarks.baselines` with settings. Its file in
+the folder ``settings`` may have
+
+* ``module``, if several methods are run by one;
+* ``like``, a method whose settings it has where it has none of its own;
+* ``fixed``, what is not searched, for ``all`` data sets and for some;
+* ``grid`` and ``chosen``, what :mod:`benchmarks.tune` searches and found;
+* ``deterministic``, if it has the same result with every seed.
+"""
+import importlib
+import inspect
+import json
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+import yaml
+from torch_geometric.data import Data
+
+from benchmarks.data import load
+from benchmarks.results import ROOT, Table
+from benchmarks.runner import as_json, peak_mb, reset_peak
+from benchmarks.training import Run
+
+COLUMNS = ['method', 'dataset', 'split', 'seed', 'settings', 'epochs',
+           'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
+           'gates']
+PUBLISHED = ROOT / 'published.csv'
+SETTINGS = ROOT / 'settings'
+METHODS = {
+    'mlp': 'MLP', 'manireg': 'ManiReg', 'semiemb': 'SemiEmb', 'lp': 'LP',
+    'deepwalk': 'DeepWalk', 'ica': 'ICA', 'planetoid': 'Planetoid',
+    'chebynet': 'ChebyNet', 'gcn': 'GCN', 'monet': 'MoNet', 'gat': 'GAT',
+    'dgi': 'DGI', 'gwnn': 'GWNN', 'lanczosnet': 'LanczosNet', 'gin': 'GIN',
+    'sgc': 'SGC', 'jknet': 'JK-Net', 'gcn_pn': 'GCN-PN',
+    'gcn_long': 'GCN, long schedule', 'appnp': 'APPNP',
+    'gcn_equal': 'GCN, settings of AGCN (paper)',
+    'agcn_paper': 'AGCN (paper)',
+    'agcn_literal': 'AGCN (paper), one propagation',
+    'agcn_open': 'DiffusedMLP, gate open', 'agcn': 'DiffusedMLP',
+}
+
+
+class Task(NamedTuple):
+    r"""One run. ``settings`` are all of them, as JSON."""
+
+    method: str
+    dataset: str
+    split: str
+    seed: int
+    settings: str
+
+
+# Settings ####################################################################
+
+
+def read_settings(method: str) -> dict[str, Any]:
+    r"""What stands in a method's file of settings, if it has one."""
+    path = SETTINGS / f'{method}.yaml'
+    return _parse(path.read_text('utf-8')) if path.exists() else {}
+
+
+@cache
+def _parse(text: str) -> dict[str, Any]:
+    # They are asked for with every task.
+    return yaml.safe_load(text) or {}
+
+
+def module_of(method: str) -> str:
+    r"""The name of the module that a method is run by."""
+    file = read_settings(method)
+    if 'module' in file or 'like' not in file:
+        return file.get('module', method)
+    return module_of(file['like'])
+
+
+def run_of(method: str) -> Callable[..., Run]:
+    r"""The function that runs a method."""
+    return importlib.import_module(
+        f'benchmarks.baselines.{module_of(method)}').run
+
+
+def settings_of(method: str, dataset: str, **chosen: Any) -> str:
+    r"""All settings of a method: the defaults of its function, then those of
+    the method that it is like, then what its file fixes for all and for this
+    data set, then what was chosen.
+    """
+    file = read_settings(method)
+    parameters = inspect.signature(run_of(method)).parameters
+    settings = {key: p.default for key, p in parameters.items()
+                if p.kind == p.KEYWORD_ONLY}
+    if 'like' in file:
+        like = json.loads(settings_of(file['like'], dataset))
+        settings.update({k: v for k, v in like.items() if k in settings})
+    fixed = file.get('fixed', {})
+    chosen = chosen or file.get('chosen', {}).get(dataset, {})
+    for update in [fixed.get('all', {}), fixed.get(dataset, {}), chosen]:
+        unknown = set(update) - set(settings)
+        if unknown:
+            raise ValueError(f"'{method}' has no settings {sorted(unknown)}; "
+                             f'it has {sorted(settings)}')
+        settings.update(update)
+    return as_json(**settings)
+
+
+def is_repeated(method: str, split: str, seed: int) -> bool:
+    r"""Whether a run has the result of seed 0, as those of a deterministic
+    method on the public split.
+    """
+    return (seed > 0 and split == 'public'
+            and bool(read_settings(method).get('deterministic')))
+
+
+def published() -> dict[tuple[str, str], float]:
+    r"""What the paper's Table 1 prints for a method and a data set."""
+    frame = pd.read_csv(PUBLISHED)
+    return {(m, d): a for m, d, a in frame.itertuples(index=False)}
+
+
+# Runs ########################################################################
+
+
+def measure(task: Any, root: str) -> dict[str, Any]:
+    r"""Runs a task and returns its row."""
+    return run(task, root)[0]
+
+
+def run(task: Any, root: str) -> tuple[dict[str, Any], Data, Run]:
+    r"""Runs a :class:`Task`, or one with more fields, and returns its row, its
+    data and all that came of it.
+    """
+    data = load(task.dataset, task.split, task.seed, root)
+    reset_peak()
+    start = time.perf_counter()
+    out = run_of(task.method)(data, task.seed, **json.loads(task.settings))
+    seconds = time.perf_counter() - start
+    if bool(out.logits.isnan().any()):
+        raise ValueError(f"'{task.method}' returned NaN")
+    val = data.val_mask
+    hit = 100 * (out.logits.argmax(dim=-1) == data.y).double()
+    loss = torch.nn.functional.cross_entropy(out.logits[val], data.y[val])
+    gates = [value for key, value in out.extra.items()
+             if key.startswith('gate_')]
+    row = {
+        **task._asdict(),
+        'epochs': out.epochs,
+        'val_loss': round(float(loss), 5),
+        'val_accuracy': round(float(hit[val].mean()), 3),
+        'test_accuracy': round(float(hit[data.test_mask].mean()), 3),
+        'seconds': round(seconds, 2),
+        'peak_mb': peak_mb(),
+        'gates': ' '.join(f'{gate:.5g}' for gate in gates),
+    }
+    return row, data, out
+
+
+def copy_equal_runs(tasks: list[Task], table: Table) -> None:
+    r"""Copies the rows of runs that were made under the name of another
+    method: with the same module and settings they are the same.
+    """
+    rows = table.read().to_dict('records')
+    made = {Task(*(row[key] for key in Task._fields)): row for row in rows}
+    for task in tasks:
+        twins = [task._replace(method=method) for method in METHODS
+                 if module_of(method) == module_of(task.method)]
+        row = next((made[twin] for twin in twins if twin in made), None)
+        if task not in made and row is not None:
+            table.append(Task._fields, **{**row, 'method': task.method})
+
+
+# Rows ########################################################################
+
+
+def latest(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
+    r"""The rows with the settings that were used last for a method, a data
+    set, a split and what else is named; one for each seed.
+    """
+    keys = [key for key in ['method', 'dataset', 'split', *more]
+            if key in rows]
+    last = rows.groupby(keys, sort=False).settings.transform('last')
+    return rows[rows.settings == last].drop_duplicates([*keys, 'seed'],
+                                                       keep='last')
+
+
+def gates_of(rows: pd.DataFrame) -> pd.Series:
+    r"""The gates of each run that has any, as lists of numbers."""
+    return rows.gates.dropna().astype(str).map(
+        lambda text: [float(gate) for gate in text.split()])
