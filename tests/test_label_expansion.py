@@ -410,6 +410,12 @@ Y, MASK = labels(0, -1, -1, -1, -1, -1, 1)
     ('torch.bool', lambda: co_training(BARBELL, Y, MASK.long(), 1)),
     ('exclude', lambda: co_training(BARBELL, Y, MASK, 1, exclude=MASK[:3])),
     ('exclude', lambda: co_training(BARBELL, Y, MASK, 1, exclude=Y)),
+    ('exclude.bool', lambda: co_training(
+        BARBELL, Y, MASK, 1, exclude=MASK.long())),  # not nodes 0 and 1
+    ('num_classes', lambda: expansion_size(
+        BARBELL, Y, MASK, num_classes=10**9)),
+    ('num_classes', lambda: partially_absorbing_walk(
+        BARBELL, Y, MASK, num_classes=10**9)),
     ('exclude', lambda: self_training(
         torch.zeros(7, 2), Y, MASK, 1, exclude=torch.tensor([7]))),
     ('exclude', lambda: self_training(

@@ -57,6 +57,8 @@ __all__ = [
 MAX_STEPS = 1000
 # Scores of nodes times classes, 16 GB: more are refused unless asked for.
 MAX_SCORES = 2**31
+# The number of classes that there may be if there are fewer nodes.
+MAX_CLASSES = 2**20
 
 
 class Expansion(NamedTuple):
@@ -484,6 +486,10 @@ def _num_classes(known: int, num_classes: int | None, num_nodes: int,
     if num_classes is not None and num_classes < known:
         raise ValueError(f"'{owner}' got num_classes={num_classes}, but there "
                          f'is a label {known - 1}; pass {known} at least')
+    if num_classes is not None and num_classes > max(num_nodes, MAX_CLASSES):
+        raise ValueError(f"'{owner}' got num_classes={num_classes} for "
+                         f'{num_nodes} nodes; number the classes from 0 on, '
+                         f"e.g. by 'y.unique(return_inverse=True)'")
     return known if num_classes is None else num_classes
 
 
@@ -498,6 +504,10 @@ def _check_nodes(nodes: Tensor, y: Tensor, owner: str) -> Tensor:
                        'pass a mask, or numbers of nodes (torch.long)')
     _checks.check_numbers(owner, nodes.numel(), y.numel(), exclude=nodes)
     _checks.check_devices(owner, y.device, exclude=nodes)
+    if nodes.numel() == y.numel() > 2 and int(nodes.max()) < 2:
+        _checks.refuse(owner, _checks.given('exclude', nodes) + ' with zeros '
+                       'and ones', "pass a mask of type torch.bool, e.g. by "
+                       "'exclude.bool()'")
     return torch.zeros_like(y, dtype=torch.bool).index_fill(0, nodes.long(),
                                                             True)
 
