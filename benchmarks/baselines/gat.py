@@ -3,7 +3,8 @@ r"""GAT: the graph attention network.
 Velickovic et al., `"Graph Attention Networks"
 <https://arxiv.org/abs/1710.10903>`_ (2018): neighbours are weighed by a
 softmax over :math:`\mathrm{LeakyReLU}(\mathbf{a}^{\top} [\mathbf{W}
-\mathbf{h}_i, \mathbf{W} \mathbf{h}_j])`, in eight heads.
+\mathbf{h}_i, \mathbf{W} \mathbf{h}_j])`, in eight heads. Its authors wait for
+100 epochs, where other methods here wait for 50: it learns at half their rate.
 """
 from typing import Any, NamedTuple
 

@@ -3,7 +3,7 @@ r"""Planetoid: a graph embedding that knows the labels, and the features.
 Yang, Cohen and Salakhutdinov, `"Revisiting Semi-Supervised Learning with
 Graph Embeddings" <https://arxiv.org/abs/1603.08861>`_ (2016).
 
-Planetoid-T gives every node a free embedding :math:`\mathbf{e}_i`,
+Planetoid-T and -G give every node a free embedding :math:`\mathbf{e}_i`,
 Planetoid-I the embedding :math:`\mathbf{e}_i = \mathbf{W} \mathbf{x}_i`. It
 learns to tell contexts, :math:`\gamma = 1`, from noise, :math:`\gamma = -1`,
 by :math:`-\log \sigma(\gamma \, \mathbf{e}_i^{\top} \mathbf{v}_c)`. A
@@ -11,9 +11,12 @@ context :math:`c` is a node of the same random walk or of the same label.
 
 The class comes from a softmax over :math:`[\mathbf{h}(\mathbf{x}_i),
 \mathbf{h}(\mathbf{e}_i)]`; both hidden layers are class probabilities with a
-cross-entropy of their own, as in the authors' program. The embedding is not
-trained further by the classes: a free embedding learns the labelled nodes by
-heart, and the validation accuracy falls.
+cross-entropy of their own, as in the authors' program. Planetoid-G has no
+features, and its class comes from a softmax over :math:`\mathbf{e}_i`.
+
+As its authors do, the embedding first learns from contexts alone. Then both
+losses train all parameters: each epoch takes one step on their sum, where the
+authors take steps on one and the other in turn.
 """
 
 from typing import Any
@@ -92,6 +95,12 @@ def sample_context(
     return node, context, gamma
 
 
+def neighbors(data: Data) -> tuple[Tensor, Tensor]:
+    """Returns the graph's CSR row pointer and column indices."""
+    row, indices = sort_edge_index(data.edge_index)
+    return row_pointer(row, data.num_nodes), indices
+
+
 def context_loss(e: Tensor, v: Tensor, gamma: Tensor) -> Tensor:
     """Returns the mean of -log σ(± eᵀv)."""
     score = (e * v).sum(dim=-1)
@@ -113,8 +122,9 @@ def embed(
     scale: float,
     graph_ratio: float,
     **settings: Any,
-) -> Tensor:
-    """Returns the embedding of every node, [N, dim].
+) -> tuple[Tensor, Tensor]:
+    """Returns the embedding of every node, [N, dim], or for Planetoid-I its
+    weights, [F, dim], and the contexts, [N, dim].
 
     Label contexts come first and alone: they give the labelled nodes a
     direction for each class, which graph contexts then carry to the others.
@@ -123,8 +133,7 @@ def embed(
     """
     seed_everything(seed)
     N = data.num_nodes
-    row, indices = sort_edge_index(data.edge_index)
-    indptr = row_pointer(row, N)
+    indptr, indices = neighbors(data)
     labelled = torch.tensor(train)
     rows = data.x.size(1) if inductive else N
     W = Parameter(torch.empty(rows, dim).uniform_(-0.5, 0.5) / dim)
@@ -148,37 +157,59 @@ def embed(
                 length = lr * table.grad.norm(dim=1, keepdim=True)
                 table.grad /= length.clamp(min=1)
         optimizer.step()
-    return (scale * (data.x @ W) if inductive else W).detach()
+    return W.detach(), v.detach()
 
 
 class Planetoid(Module):
-    """The classifier on the features and a given embedding ``e``."""
+    """The classifier, with the embedding and the contexts to start from.
 
-    def __init__(self, e: Tensor, in_channels: int, out_channels: int,
-                 scale: float, p: float) -> None:
+    Args:
+        variant: T, I or G.
+        W: The embedding, or its weights if the variant is I.
+        v: The contexts.
+        in_channels: The number of features.
+        out_channels: The number of classes.
+        scale: A factor on the features.
+        p: Dropout of the features.
+    """
+
+    def __init__(self, variant: str, W: Tensor, v: Tensor, in_channels: int,
+                 out_channels: int, scale: float, p: float) -> None:
         super().__init__()
-        self.lin_x = Linear(in_channels, out_channels)
-        self.lin_e = Linear(e.size(1), out_channels)
-        self.lin = Linear(2 * out_channels, out_channels)
-        self.e, self.scale, self.p = e, scale, p
+        self.lin_e = Linear(W.size(1), out_channels)
+        if variant != 'G':
+            self.lin_x = Linear(in_channels, out_channels)
+            self.lin = Linear(2 * out_channels, out_channels)
+        self.W, self.v = Parameter(W.clone()), Parameter(v.clone())
+        self.variant, self.scale, self.p = variant, scale, p
 
-    def hidden(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Returns the logits of both hidden layers."""
-        x = dropout(x, self.p, self.training)
-        h = self.scale * (x @ self.lin_x.weight.t()) + self.lin_x.bias
-        return h, self.lin_e(self.e)
+    def embed(self, x: Any) -> Tensor:
+        """Returns the embedding of every node."""
+        return self.scale * (x @ self.W) if self.variant == 'I' else self.W
+
+    def hidden(self, x: Any) -> list[Tensor]:
+        """Returns the logits from the embedding, and from the features."""
+        h = [self.lin_e(self.embed(x))]
+        if self.variant != 'G':
+            x = dropout(x, self.p, self.training)
+            h.append(self.scale * (x @ self.lin_x.weight.t())
+                     + self.lin_x.bias)
+        return h
 
     def forward(self, x: Any, edge_index: Tensor) -> Tensor:
         """Returns the logits; ``edge_index`` is not looked at."""
-        hidden = [h.softmax(dim=-1) for h in self.hidden(x)]
-        return self.lin(torch.cat(hidden, dim=-1))
+        hidden = self.hidden(x)
+        if self.variant == 'G':
+            return hidden[0]
+        return self.lin(torch.cat([h.softmax(dim=-1) for h in hidden],
+                                  dim=-1))
 
 
 def run(
     data: Data,
     seed: int,
     *,
-    inductive: bool = False,
+    variant: str = 'T',
     dim: int = 50,
     walk_length: int = 10,
     window: int = 3,
@@ -192,51 +223,72 @@ def run(
     scale: float = 30.0,
     p: float = 0.0,
     lr: float = 0.01,
+    joint_lr: float = 0.001,
+    context_weight: float = 1.0,
     weight_decay: float = 5e-3,
     epochs: int = 500,
     patience: int = 50,
 ) -> Run:
-    """Trains the embedding, then the classifier.
+    """Trains the embedding, then both it and the classifier.
 
     Args:
         data: The graph.
         seed: The seed of everything random.
-        inductive: Planetoid-I in place of Planetoid-T.
+        variant: T (transductive), I (inductive) or G (graph only).
         dim: The size of the embedding.
         walk_length: The number of nodes of a walk.
         window: The largest distance of two nodes in a walk.
         graph_ratio: The share of samples from walks, the rest from labels.
         positive_ratio: The share of real contexts, the rest is noise.
         samples: Samples per node in each step.
-        label_steps: Steps with label contexts only.
-        graph_steps: Steps with both kinds of contexts.
-        context_lr: Planetoid-T's learning rate of each node's embedding.
-        inductive_lr: Planetoid-I's learning rate of the embedding's weights,
-            which all nodes share.
+        label_steps: First steps, with label contexts only.
+        graph_steps: First steps, with both kinds of contexts.
+        context_lr: The first learning rate of each node's embedding.
+        inductive_lr: Planetoid-I's, of weights that all nodes share.
         scale: A factor on the features, whose rows sum to one: without it
             the classifier learns from the embedding alone.
         p: Dropout of the features.
         lr: The learning rate of the classifier.
+        joint_lr: The embedding's while it is trained with the classifier.
+        context_weight: The weight of the loss of the contexts then.
         weight_decay: Weight decay of the hidden layer on the features.
         epochs: The largest number of epochs of the classifier.
         patience: Epochs without a lower validation loss before the stop.
     """
+    if variant not in ('T', 'I', 'G'):
+        raise ValueError(f"Planetoid: 'variant' must be 'T', 'I' or 'G' (got "
+                         f'{variant!r})')
     data = sparse_features(data)
     x, y, train = data.x, data.y, data.train_mask
-    num_classes = count_classes(y)
-    e = embed(data, seed=seed, train=tuple(train.nonzero().flatten().tolist()),
-              inductive=inductive, dim=dim, samples=samples,
-              label_steps=label_steps, graph_steps=graph_steps,
-              lr=inductive_lr if inductive else context_lr * data.num_nodes,
-              scale=scale if inductive else 1.0,
-              graph_ratio=graph_ratio, positive_ratio=positive_ratio,
-              walk_length=walk_length, window=window)
+    num_classes, inductive = count_classes(y), variant == 'I'
+    labelled = train.nonzero().flatten()
+    sampling = {'graph_ratio': graph_ratio, 'positive_ratio': positive_ratio,
+                'walk_length': walk_length, 'window': window}
+    W, v = embed(data, seed=seed, train=tuple(labelled.tolist()),
+                 inductive=inductive, dim=dim, samples=samples,
+                 label_steps=label_steps, graph_steps=graph_steps,
+                 lr=inductive_lr if inductive else context_lr * len(y),
+                 scale=scale if inductive else 1.0, **sampling)
     seed_everything(seed)
-    model = Planetoid(e, x.size(1), num_classes, scale, p)
+    model = Planetoid(variant, W, v, x.size(1), num_classes, scale, p)
+    graph = neighbors(data)
 
     def penalty() -> Tensor:
-        return sum(F.cross_entropy(h[train], y[train])
-                   for h in model.hidden(x))
+        node, context, gamma = sample_context(
+            samples * len(y), *graph, y[labelled], labelled, **sampling)
+        loss = context_weight * context_loss(
+            F.embedding(node, model.embed(x)), F.embedding(context, model.v),
+            gamma)
+        if variant != 'G':  # where the hidden layer is the output
+            loss = loss + sum(F.cross_entropy(h[train], y[train])
+                              for h in model.hidden(x))
+        return loss
 
-    return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
-               patience=patience, penalty=penalty)
+    slow = [model.W, model.v]
+    decayed = [] if variant == 'G' else list(model.lin_x.parameters())
+    ids = {id(p) for p in slow + decayed}
+    params = [{'params': slow, 'lr': joint_lr},
+              {'params': decayed, 'weight_decay': weight_decay},
+              {'params': [p for p in model.parameters() if id(p) not in ids]}]
+    return fit(model, data, lr=lr, params=[g for g in params if g['params']],
+               epochs=epochs, patience=patience, penalty=penalty)

@@ -73,9 +73,9 @@ def test_baseline(method):
 
 @pytest.mark.parametrize('method', [
     method for method in METHODS
-    if table.read_settings(method).get('deterministic')])
+    if harness.read_settings(method).get('deterministic')])
 def test_deterministic(method):
-    outs = [table.run_of(method)(tiny_graph(True), seed).logits
+    outs = [harness.run_of(method)(tiny_graph(True), seed).logits
             for seed in [0, 1]]
     assert torch.equal(*outs)
 

@@ -1,8 +1,14 @@
+import pytest
 import torch
 import torch.nn.functional as F
 from torch_geometric.data import Data
 
-from benchmarks.baselines.planetoid import context_loss, run, sample_context
+from benchmarks.baselines.planetoid import (
+    Planetoid,
+    context_loss,
+    run,
+    sample_context,
+)
 
 # 0 - 1 - 2 - 3 - 4, and 5 - 6
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4, 5, 6],
@@ -106,8 +112,39 @@ def test_context_loss():
     assert torch.allclose(out, expected)
 
 
-def test_run():
-    # Two cliques with a label each; the features help a little.
+def fill(module, value):
+    for parameter in module.parameters():
+        torch.nn.init.constant_(parameter, value)
+
+
+@pytest.mark.parametrize('variant, e', [('T', 1.0), ('I', 6.0), ('G', 1.0)])
+def test_classifier_by_hand(variant, e):
+    # Rows of x sum to 1; the inductive embedding of ones is 2 * 3 * 1.
+    x = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    W = 3 * torch.ones(2, 4) if variant == 'I' else torch.ones(2, 4)
+    model = Planetoid(variant, W, torch.zeros(2, 4), 2, 3, scale=2.0,
+                      p=0.5).eval()
+    fill(model.lin_e, 0.0)
+    model.lin_e.weight.data[1] = 0.25
+    model.lin_e.bias.data[2] = 1.0
+    of_e = torch.tensor([[0.0, e, 1.0]] * 2)  # 4 * 0.25 * e
+    assert torch.allclose(model.hidden(x)[0], of_e)
+    if variant == 'G':  # no features
+        assert torch.allclose(model(x, None), of_e)
+        assert not hasattr(model, 'lin_x')
+        return
+    fill(model.lin_x, 0.0)
+    model.lin_x.weight.data[0, 0] = 1.0
+    of_x = torch.tensor([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
+    assert torch.allclose(model.hidden(x)[1], of_x)
+    torch.nn.init.zeros_(model.lin.bias)
+    model.lin.weight.data = torch.cat([torch.eye(3), 2 * torch.eye(3)], dim=1)
+    expected = of_e.softmax(dim=1) + 2 * of_x.softmax(dim=1)
+    assert torch.allclose(model(x, None), expected)
+
+
+def two_cliques():
+    # One label each; the features help a little.
     torch.manual_seed(0)
     block = torch.ones(8, 8).fill_diagonal_(0)
     A = torch.block_diag(block, block)
@@ -115,14 +152,53 @@ def test_run():
     y = torch.arange(16) // 8
     x = torch.rand(16, 5)
     x[:, 0] += 3 * y
-    data = Data(x=x / x.sum(dim=1, keepdim=True), y=y,
+    return Data(x=x / x.sum(dim=1, keepdim=True), y=y,
                 edge_index=A.nonzero().t(), num_nodes=16,
                 train_mask=torch.arange(16) % 8 < 2,
                 val_mask=torch.arange(16) % 8 == 2)
-    settings = {'dim': 8, 'epochs': 200, 'scale': 5.0, 'label_steps': 20,
-                'samples': 20, 'graph_steps': 100, 'inductive_lr': 0.3}
-    for inductive in (False, True):
-        out = run(data, seed=0, inductive=inductive, **settings)
-        assert (out.logits.argmax(dim=-1) == y).float().mean() > 0.9
-        again = run(data, seed=0, inductive=inductive, **settings)
-        assert again.logits.equal(out.logits)
+
+
+SETTINGS = {'dim': 8, 'epochs': 200, 'scale': 5.0, 'label_steps': 20,
+            'samples': 20, 'graph_steps': 100, 'inductive_lr': 0.3}
+
+
+@pytest.mark.parametrize('variant', ['T', 'I', 'G'])
+def test_run(variant):
+    data = two_cliques()
+    out = run(data, seed=0, variant=variant, **SETTINGS)
+    assert (out.logits.argmax(dim=-1) == data.y).float().mean() > 0.9
+    again = run(data, seed=0, variant=variant, **SETTINGS)
+    assert again.logits.equal(out.logits)
+
+
+def test_features_do_not_matter_to_the_graph_alone():
+    data, other = two_cliques(), two_cliques()
+    other.x = other.x.flip(0)
+    outs = [run(d, seed=0, variant='G', **SETTINGS).logits
+            for d in [data, other]]
+    assert outs[0].equal(outs[1])
+
+
+@pytest.mark.parametrize('variant', ['T', 'I', 'G'])
+def test_training_is_joint(variant):
+    # Without first steps nothing but joint training moves the embedding:
+    # a node without a label learns from contexts, the classes count too.
+    data = two_cliques()
+    settings = {**SETTINGS, 'label_steps': 0, 'graph_steps': 0, 'epochs': 5}
+    changes = [{}, {'joint_lr': 0.0}, {'context_weight': 0.0}]
+    models = [run(data, 0, variant=variant, **{**settings, **change}).model
+              for change in changes]
+    trained, frozen, supervised = [m.W.detach() for m in models]
+    moved = (trained != frozen).any(dim=1)
+    assert moved.all()
+    assert (models[0].v != models[1].v).any(dim=1).all()
+    assert not trained.equal(supervised)
+    # Classes alone reach the labelled ones, and shared weights:
+    reached = (supervised != frozen).any(dim=1)
+    expected = torch.ones(5).bool() if variant == 'I' else data.train_mask
+    assert reached.equal(expected)
+
+
+def test_unknown_variant():
+    with pytest.raises(ValueError, match="'T', 'I' or 'G'"):
+        run(two_cliques(), seed=0, variant='X')
