@@ -15,9 +15,16 @@ def keep_memory() -> bool:
     graph, for PyG's layers as for ours.
     Call it once at the start of a program, before tensors are made.
 
-    The process keeps the most memory it ever had until it ends, and some more
-    because free memory lies in pieces. Only glibc (Linux) can do it:
-    elsewhere, nothing happens but a warning.
+    The process keeps the most memory it ever had until it ends, and more:
+    before version 2.38, glibc does not find the gap of a freed tensor for
+    another of the same size, so layers that make large tensors for each edge
+    may need several times the memory.
+    Where memory is short, start the program with tcmalloc instead
+    (:obj:`LD_PRELOAD=libtcmalloc_minimal.so.4`), which is as fast without
+    that, or with :obj:`THP_MEM_ALLOC_ENABLE=1`, with which PyTorch gets huge
+    pages; both only work from the start of a program.
+
+    Only glibc (Linux) can do it: elsewhere, nothing happens but a warning.
 
     Returns:
         Whether it was done.
