@@ -16,9 +16,9 @@ def keep_memory() -> bool:
     Call it once at the start of a program, before tensors are made.
 
     The process keeps the most memory it ever had until it ends, and more:
-    before version 2.38, glibc does not find the gap of a freed tensor for
-    another of the same size, so layers that make large tensors for each edge
-    may need several times the memory.
+    glibc does not put a tensor into the gap that one of the same size left,
+    so layers that make large tensors for each edge may need several times
+    the memory.
     Where memory is short, start the program with tcmalloc instead
     (:obj:`LD_PRELOAD=libtcmalloc_minimal.so.4`), which is as fast without
     that, or with :obj:`THP_MEM_ALLOC_ENABLE=1`, with which PyTorch gets huge
