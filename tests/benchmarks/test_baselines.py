@@ -17,7 +17,8 @@ from torch_agcn import DiffusedMLP
 
 # What makes each method quick:
 QUICK = dict(epochs=3, patience=3, walks_per_node=2, walk_length=5, sweeps=1,
-             label_steps=2, graph_steps=2, num_steps=4, num_hops=3)
+             label_steps=2, graph_steps=2, num_steps=4, num_hops=3,
+             num_layers=2)
 METHODS = list(harness.METHODS)
 HOPS = ['agcn', 'agcn_open', 'appnp']
 
@@ -67,7 +68,8 @@ def test_baseline(method):
     assert torch.equal(outs[1].logits, outs[2].logits)
     if method.startswith('agcn') or method in HOPS:
         gates = [v for k, v in outs[0].extra.items() if 'gate_' in k]
-        assert len(gates) == dict(agcn_literal=1, agcn_paper=2).get(method, 3)
+        counts = dict(agcn_literal=1, agcn_paper=2, agcn_deep=16)
+        assert len(gates) == counts.get(method, 3)
         assert all(0 <= gate <= 1 for gate in gates)
 
 
