@@ -80,7 +80,7 @@ def run(
     epochs: int = 200,
     patience: int = 10,
 ) -> Run:
-    r"""Approximates the graph, then trains the network."""
+    r"""Approximates the graph, then trains with GCN's schedule."""
     seed_everything(seed)
     operator = low_rank(data, rank=rank)
     model = Net(data.x.size(1), hidden_channels, count_classes(data.y), p)
