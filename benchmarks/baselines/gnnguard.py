@@ -132,7 +132,7 @@ def run(
     epochs: int = 200,
     patience: int = 10,
 ) -> Run:
-    r"""Weighs the first layer's edges once, then trains with GCN's schedule."""
+    r"""Weighs the first layer's edges, then trains with GCN's schedule."""
     seed_everything(seed)
     guard = Guard(adjacency(data), to_scipy(data.x), threshold)
     model = Net(guard, data.x.size(1), hidden_channels,
