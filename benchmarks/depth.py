@@ -152,6 +152,14 @@ def latest(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows.method.isin(METHODS)]
 
 
+def shown(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""Those of data sets with three methods at least at three depths."""
+    rows = latest(rows)
+    counts = rows.groupby(['dataset', 'method']).depth.nunique() > 2
+    whole = counts.groupby('dataset').sum() > 2
+    return rows[rows.dataset.isin(whole[whole].index)]
+
+
 def by_depth(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies by seed and depth, for each method there is."""
     return {method: by_seed(rows[rows.method == method], 'depth')
@@ -179,7 +187,7 @@ def deepest(rows: pd.DataFrame) -> pd.DataFrame:
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies, and the last layers of the deepest networks."""
     out = {}
-    for dataset, part in latest(rows).groupby('dataset', sort=False):
+    for dataset, part in shown(rows).groupby('dataset', sort=False):
         depths, last = sorted(part.depth.unique()), []
         found = by_depth(part)
         for method in found:
@@ -206,7 +214,7 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""Accuracy against depth, and all layers of the deepest networks."""
     paths = []
-    for dataset, part in latest(rows).groupby('dataset', sort=False):
+    for dataset, part in shown(rows).groupby('dataset', sort=False):
         paths += _draw_accuracy(part, str(dataset), folder)
         paths += _draw_layers(part, str(dataset), folder)
     return paths
@@ -252,6 +260,7 @@ def _draw_layers(rows: pd.DataFrame, dataset: str,
     # Orders of magnitude apart, and zero where all nodes are the same:
     axes[2].set_yscale('symlog', linthresh=1e-6)
     axes[2].set_yticks([0, 1e-6, 1e-4, 1e-2, 1])
+    axes[2].set_ylim(bottom=-5e-7)
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc='lower center', ncols=len(labels),
                   bbox_to_anchor=(0.5, -0.06), fontsize=8)

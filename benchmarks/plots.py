@@ -80,14 +80,15 @@ def band(axis: Any, curves: Any, label: str, **style: Any) -> None:
 
 
 def dots(axis: Any, groups: dict[str, Any],
-         styles: dict[str, dict[str, Any]] | None = None) -> None:
+         styles: dict[str, dict[str, Any]] | None = None,
+         mean: bool = True) -> None:
     r"""A line for each name, from above: a point for each run, one above the
     other so that equal ones do not hide each other, and the mean as a bar.
     """
     for y, (label, values) in enumerate(groups.items()):
         style = (styles or {}).get(label) or style_of(label)
         values = np.asarray(values, dtype=float)
-        if len(values):
+        if mean and len(values):
             axis.plot([values.mean()] * 2, [y - 0.32, y + 0.32],
                       color='black', linewidth=2)
         axis.scatter(values, y + np.linspace(-0.22, 0.22, len(values) + 2)[
@@ -106,7 +107,7 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
     paths = []
     for kind, others in options.items():
         content = io.BytesIO()
-        figure.savefig(content, format=kind, **others)
+        figure.savefig(content, format=kind, bbox_inches='tight', **others)
         paths.append(folder / f'{name}.{kind}')
         write_whole(paths[-1], content.getvalue())
     plt.close(figure)

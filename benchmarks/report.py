@@ -1,8 +1,8 @@
-r"""All tables, figures and claims as one HTML file that needs nothing else.
+r"""All results: RESULTS.md, the figures, and one HTML file that needs nothing.
 
-It is made from the rows of all experiments alone; ``--readme`` writes the
-claims into the README instead, and the tables of experiments that have a
-place there.
+They are made from the rows of all experiments alone. A table of the README,
+between the lines ``<!-- results -->`` and ``<!-- /results -->``, is written
+too if it has these lines.
 """
 import argparse
 import importlib
@@ -10,65 +10,91 @@ import re
 import struct
 from base64 import b64encode
 from collections import Counter
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from benchmarks import runner
+from benchmarks import results, runner
+from benchmarks.data import CITATION
 from benchmarks.results import (
+    FIGURES,
+    ROOT,
     Claim,
     Table,
-    has_section,
     markdown_table,
-    write_sections,
     write_whole,
 )
+from benchmarks.settings import METHODS, latest
 
-EXPERIMENTS = ['table', 'boxplot', 'labels', 'significance', 'tsne',
-               'history', 'depth', 'ablation', 'beta', 'speed', 'minibatch',
-               'distributed', 'hetero', 'tasks', 'noise', 'bfloat16']
+GROUPS = {
+    'Accuracy': ['table', 'significance', 'labels'],
+    'Depth and smoothing': ['depth', 'ablation', 'beta', 'history', 'tsne'],
+    'Wrong edges and other graphs': ['noise', 'tasks', 'hetero'],
+    'Time, memory and scale': ['speed', 'bfloat16', 'minibatch',
+                               'distributed']}
+# What the page opens with: a figure of an experiment each.
+OPENING = {'noise': ('noise', 'Wrong edges hardly count'),
+           'speed': ('speed_layer', 'Less time, less memory'),
+           'depth': ('depth_cora', 'Depth without over-smoothing')}
 MARKS = {'yes': '✓', 'no': '✗', 'not shown': '?'}
 NUMBER = re.compile(r'(\*\*)?[-+−]?\d|–$')  # how a cell of numbers begins
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
 TEMPLATE = Path(__file__).with_name('report.template.html')
+MARKDOWN = ROOT / 'RESULTS.md'
 
 
-class Section(NamedTuple):
+class Section:
     r"""An experiment, its rows, and what they say."""
 
-    name: str
-    module: ModuleType
-    rows: pd.DataFrame
-    claims: list[Claim]
-    command: str
-
-    @property
-    def title(self) -> str:
-        r"""The first line of the module's docstring."""
-        line = (self.module.__doc__ or self.name).strip().splitlines()[0]
-        return line.rstrip('.')
-
-
-def read(quick: bool = False) -> list[Section]:
-    r"""All experiments, with the rows of each that belong to it."""
-    sections = []
-    for name in EXPERIMENTS:
-        module = importlib.import_module(f'benchmarks.{name}')
-        table = module.TABLE
+    def __init__(self, name: str, quick: bool, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.module: ModuleType = importlib.import_module(
+            f'benchmarks.{name}')
+        table = self.module.TABLE
         if quick:
             table = Table(runner.QUICK / table.path.name, table.own_columns)
-        rows = table.read()
-        if hasattr(module, 'own_rows'):  # of a table it shares with others
-            rows = module.own_rows(rows)
-        sections.append(Section(
-            name, module, rows, module.claims(rows) if len(rows) else [],
-            f'python -m benchmarks {name}{" --quick" * quick}'))
-    return sections
+        self.rows = table.read()
+        if hasattr(self.module, 'own_rows'):  # of a table it shares
+            self.rows = self.module.own_rows(self.rows)
+        self.command = f'python -m benchmarks {name}{" --quick" * quick}'
+        # The first line of the module's docstring:
+        line = (self.module.__doc__ or name).strip().splitlines()[0]
+        self.title = line.rstrip('.')
+
+    @cached_property
+    def claims(self) -> list[Claim]:
+        r"""The verdicts on the paper's claims."""
+        return self.module.claims(self.rows) if len(self.rows) else []
+
+    @cached_property
+    def answer(self) -> str:
+        r"""The answer to the question, in a sentence."""
+        return self.module.answer(self.rows) if len(self.rows) else ''
+
+    @cached_property
+    def figures(self) -> list[Path]:
+        r"""The figures as PNG; each has an SVG beside it."""
+        if self.rows.empty:
+            return []
+        return [path for path in self.module.draw(self.rows, self.folder)
+                if path.suffix == '.png']
+
+    def caption(self, figure: Path) -> str:
+        r"""What a figure shows."""
+        captions = getattr(self.module, 'CAPTIONS', {})
+        return captions.get(figure.stem, figure.stem.replace('_', ' '))
+
+
+def read(folder: Path, quick: bool = False) -> list[Section]:
+    r"""All experiments; figures go to a folder."""
+    return [Section(name, quick, folder)
+            for names in GROUPS.values() for name in names]
 
 
 # HTML ########################################################################
@@ -83,8 +109,17 @@ def page(sections: list[Section], quick: bool = False) -> str:
         tally.append('first looks with few runs, no results')
     return Template(TEMPLATE.read_text(encoding='utf-8')).substitute(
         command=f'python -m benchmarks report{" --quick" * quick}',
-        tally=', '.join(tally), summary=''.join(map(_summary, sections)),
-        sections=''.join(map(_section, sections)))
+        opening=''.join(map(_opening, sections)), tally=', '.join(tally),
+        summary=_summary(sections), sections=''.join(map(_section, sections)))
+
+
+def _opening(section: Section) -> str:
+    stem, title = OPENING.get(section.name, ('', ''))
+    return ''.join(
+        f'<figure><h3><a href="#{section.name}">{escape(title)}</a></h3>'
+        f'{_image(figure, section.caption(figure))}<figcaption>'
+        f'{escape(section.answer)}</figcaption></figure>'
+        for figure in section.figures if figure.stem == stem)
 
 
 def _badge(holds: str) -> str:
@@ -92,16 +127,21 @@ def _badge(holds: str) -> str:
             f'{escape(holds)}</span>')
 
 
-def _summary(section: Section) -> str:
-    lines = ''.join(
-        f'<tr><td><a href="#{section.name}-{i}">{escape(claim.paper)}</a></td>'
-        f'<td>{_badge(claim.holds)}</td><td>{escape(claim.measured)}</td></tr>'
-        for i, claim in enumerate(section.claims))
-    if section.rows.empty:
-        lines = f'<tr><td colspan="3">{_missing(section)}</td></tr>'
-    return (f'<tbody><tr><th colspan="3" scope="rowgroup">'
-            f'<a href="#{section.name}">{escape(section.title)}</a></th></tr>'
-            f'{lines}</tbody>')
+def _summary(sections: list[Section]) -> str:
+    out = []
+    for group, names in GROUPS.items():
+        own = [section for section in sections if section.name in names]
+        lines = ''.join(
+            f'<tr><td><a href="#{section.name}-{i}">{escape(claim.paper)}</a>'
+            f'</td><td>{_badge(claim.holds)}</td>'
+            f'<td>{escape(claim.measured)}</td></tr>'
+            for section in own for i, claim in enumerate(section.claims))
+        links = ', '.join(f'<a href="#{section.name}">{section.name}</a>'
+                          for section in own)
+        if own:
+            out.append(f'<tbody><tr><th colspan="3" scope="rowgroup">{group}: '
+                       f'{links}</th></tr>{lines}</tbody>')
+    return ''.join(out)
 
 
 def _missing(section: Section) -> str:
@@ -120,8 +160,14 @@ def _section(section: Section) -> str:
         tables = ''.join(
             f'<h3>{escape(title)}</h3>{_table(title, frame)}'
             for title, frame in section.module.tables(section.rows).items())
-        content = f'{claims}{_figures(section)}{tables}{_source(section)}'
+        figures = ''.join(
+            f'<figure>{_image(figure, section.caption(figure))}<figcaption>'
+            f'{escape(section.caption(figure))}</figcaption></figure>'
+            for figure in section.figures)
+        content = (f'<p>{escape(section.answer)}</p>{claims}{figures}{tables}'
+                   f'{_source(section)}')
     return (f'<section id="{section.name}"><h2>{escape(section.title)}</h2>'
+            f'<p class="question">{escape(section.module.QUESTION)}</p>'
             f'{content}</section>')
 
 
@@ -148,21 +194,8 @@ def _text(value: Any) -> str:
 
 
 def _bold(text: str) -> str:
-    # As the tables for the README have it:
+    # As the tables of Markdown have it:
     return re.sub(r'^\*\*(.+)\*\*$', r'<b>\1</b>', escape(text))
-
-
-def _figures(section: Section) -> str:
-    captions = getattr(section.module, 'CAPTIONS', {})
-    out = []
-    with TemporaryDirectory() as folder:
-        paths = section.module.draw(section.rows, Path(folder))
-        for png in [path for path in paths if path.suffix == '.png']:
-            text = escape(captions.get(png.stem, png.stem.replace('_', ' ')))
-            out.append(f'<figure><div class="scroll" tabindex="0" role='
-                       f'"region" aria-label="Figure">{_image(png, text)}'
-                       f'</div><figcaption>{text}</figcaption></figure>')
-    return ''.join(out)
 
 
 def _image(png: Path, alt: str) -> str:
@@ -172,9 +205,11 @@ def _image(png: Path, alt: str) -> str:
     if svg.exists() and svg.stat().st_size <= LARGEST_SVG:
         content, kind = svg.read_bytes(), 'svg+xml'
     # Smaller than this, the text in a figure cannot be read:
-    return (f'<img src="data:image/{kind};base64,{b64encode(content).decode()}'
-            f'" alt="{alt}" width="{width}" height="{height}" '
-            f'style="min-width:{width // 2}px">')
+    return (f'<div class="scroll" tabindex="0" role="region" aria-label='
+            f'"Figure"><img src="data:image/{kind};base64,'
+            f'{b64encode(content).decode()}" alt="{escape(alt)}" '
+            f'width="{width}" height="{height}" '
+            f'style="min-width:{width // 2}px"></div>')
 
 
 def _source(section: Section) -> str:
@@ -187,51 +222,134 @@ def _source(section: Section) -> str:
             f'{escape(text)}</p>')
 
 
-# README ######################################################################
+# Markdown ####################################################################
 
 
-def readme(sections: list[Section]) -> str:
-    r"""All claims as a table for the README."""
-    return markdown_table(pd.DataFrame(
-        [[_plain(text) for text in claim] for section in sections
-         for claim in section.claims],
-        columns=['the paper', 'holds', 'measured here']))
+def markdown(sections: list[Section]) -> str:
+    r"""All of RESULTS.md."""
+    shown = [section for section in sections if len(section.rows)]
+    parts = ['# Results', 'Made by `python -m benchmarks report` from the '
+             'rows in [results](results). Intervals are of 95 % and over paired '
+             'seeds. A claim holds (yes) or not (no) where intervals say so; '
+             'else it is not shown.']
+    for group, names in GROUPS.items():
+        own = [section for section in shown if section.name in names]
+        parts += [f'## {group}'] * bool(own)
+        for section in own:
+            parts += _markdown_section(section)
+    claims = [[_plain(text) for text in claim]
+              for section in shown for claim in section.claims]
+    if claims:
+        parts += ["## The paper's claims", markdown_table(pd.DataFrame(
+            claims, columns=['the paper', 'holds', 'measured here']))]
+    return '\n\n'.join(parts) + '\n'
 
 
-def in_readme(section: Section) -> str:
-    r"""The tables of an experiment for the README, or some of them."""
-    module = section.module
-    tables = getattr(module, 'readme_tables', module.tables)(section.rows)
-    return '\n\n'.join(f'{title.removesuffix("?")}:\n\n'
-                       f'{markdown_table(frame)}'
-                       for title, frame in tables.items())
+def _markdown_section(section: Section) -> list[str]:
+    module, path = section.module, section.module.TABLE.path.name
+    parts = [f'### {section.title}', f'*{module.QUESTION}*',
+             _plain(section.answer)]
+    tables = getattr(module, 'main_tables', module.tables)(section.rows)
+    for title, frame in tables.items():
+        frame = without_gaps(frame)
+        if frame is not None:
+            parts += [f'**{_plain(title)}**', markdown_table(
+                frame.map(lambda value: _plain(_text(value))))]
+    for figure in section.figures:
+        caption = _plain(section.caption(figure))
+        parts += [f'![{caption}](figures/{figure.name})', caption]
+    parts.append(f'`{section.command}`: {len(section.rows)} rows of '
+                 f'[{path}](results/{path}).')
+    return list(filter(None, parts))
+
+
+def without_gaps(frame: pd.DataFrame) -> pd.DataFrame | None:
+    r"""A table without columns and lines of which more than half is missing,
+    or none if not two cells of numbers are left.
+    """
+    filled = frame.map(_text) != '–'
+    values = [name for name in frame if not name.endswith('published')
+              and all(NUMBER.match(_text(cell)) for cell in frame[name])]
+    kept = [name for name in values if filled[name].mean() >= 0.5]
+    if kept:
+        filled = filled[filled[kept].mean(axis=1) >= 0.5]
+    if values and filled[kept].to_numpy().sum() < 2:
+        return None
+    return frame.loc[filled.index, [name for name in frame
+                                    if name not in values or name in kept]]
 
 
 def _plain(text: str) -> str:
-    return escape(' '.join(text.split()), quote=False).replace('|', '\\|')
+    text = escape(' '.join(text.split()), quote=False)
+    return text.replace('|', '\\|')
+
+
+# README ######################################################################
+
+
+def readme_table(sections: list[Section]) -> str:
+    r"""At most eight lines: methods on the public splits, and GCN with many
+    wrong edges.
+    """
+    rows = {section.name: section for section in sections}
+    lines = []
+    found = latest(rows['table'].rows)
+    found = found[found.split == 'public']
+    groups = dict(iter(found.groupby(['method', 'dataset']).test_accuracy))
+    for method in ['gcn', 'gat', 'appnp', 'gcnii', 'agcn_paper', 'agcn']:
+        lines.append({'': METHODS[method], **{
+            d: _mean_std(groups.get((method, d))) for d in CITATION}})
+    noise = rows['noise']
+    for weighted, label in [(0, 'GCN, random edges +100 %'),
+                            (1, 'GCN with AnisotropicWeights, random edges '
+                             '+100 %')]:
+        wide = {d: noise.module.wide(noise.rows, attack='random', dataset=d)
+                for d in CITATION}
+        lines.append({'': label, **{
+            d: _mean_std(part.get(('gcn', weighted, 1.0)))
+            for d, part in wide.items()}})
+    frame = without_gaps(pd.DataFrame(lines))
+    return '' if frame is None else markdown_table(frame)
+
+
+def _mean_std(values: pd.Series | None) -> str:
+    if values is None or values.count() < 2:
+        return '–'
+    return f'{values.mean():.1f} ± {values.std():.1f} ({values.count()})'
+
+
+def fill_block(text: str, content: str) -> str:
+    r"""A text with what stands between the two marked lines replaced; as it
+    is if it has none.
+    """
+    begin, end = '<!-- results -->', '<!-- /results -->'
+    if begin not in text and end not in text:
+        return text
+    before, *rest = text.split(begin)
+    if len(rest) != 1 or rest[0].count(end) != 1 or end in before:
+        raise ValueError(f"'README.md' needs one line {begin} and, after it, "
+                         f'one {end}, or neither')
+    return f'{before}{begin}\n{content}\n{end}{rest[0].split(end)[1]}'
 
 
 def main(argv: list[str]) -> None:
     options = argparse.ArgumentParser('python -m benchmarks report')
     options.add_argument('--out', type=Path, default=Path('report.html'),
-                         help='the file (default: %(default)s)')
-    options.add_argument('--readme', action='store_true', help='write the '
-                         'claims and some tables into the README, and nothing '
-                         'else')
+                         help='the HTML file (default: %(default)s)')
     options.add_argument('--quick', action='store_true',
-                         help=f"of the first looks in '{runner.QUICK}'")
+                         help=f"of the first looks in '{runner.QUICK}': the "
+                         f'HTML file alone')
     args = options.parse_args(argv)
-    if args.readme and args.quick:
-        options.error('first looks are no results for the README: leave out '
-                      'one of --readme and --quick')
-    sections = read(args.quick)
-    if args.readme:
-        texts = {'claims': readme(sections)}
-        for section in sections:
-            # That of Table 1 has more to say:
-            if (has_section(section.name) and section.name != 'table'
-                    and len(section.rows)):
-                texts[section.name] = in_readme(section)
-        return write_sections(texts)
-    write_whole(args.out, page(sections, args.quick))
+    with TemporaryDirectory() as folder:
+        sections = read(Path(folder) if args.quick else FIGURES, args.quick)
+        text = page(sections, args.quick)
+    if not args.quick:
+        readme = results.README.read_text(encoding='utf-8')
+        filled = fill_block(readme, readme_table(sections))
+        write_whole(MARKDOWN, markdown(sections))
+        print(MARKDOWN)
+        if filled != readme:
+            write_whole(results.README, filled)
+            print(results.README)
+    write_whole(args.out, text)
     print(args.out)

@@ -1,9 +1,8 @@
-r"""Results as CSV, a row per run, and their way into the README."""
+r"""Results as CSV, a row per run, and files that are written whole."""
 import csv
 import io
 import os
 import platform
-import re
 import subprocess
 import warnings
 from collections.abc import Iterable, Iterator
@@ -286,48 +285,6 @@ def _keys(lines: list[bytes],
 # Files that are written whole ################################################
 
 
-def has_section(section: str) -> bool:
-    r"""Whether the README has a place for generated text of that name."""
-    return f'<!-- {section} -->' in README.read_text(encoding='utf-8')
-
-
-def write_readme(section: str, markdown: str) -> None:
-    r"""Puts generated text between the markers of its section."""
-    write_sections({section: markdown})
-
-
-def write_sections(sections: dict[str, str]) -> None:
-    r"""Puts generated texts between the markers of their sections: all of
-    them or, where a marker is wrong, none.
-    """
-    text = README.read_text(encoding='utf-8')
-    for section, markdown in sections.items():
-        begin, end = _place(text, section)
-        text = f'{text[:begin]}\n{markdown}\n{text[end:]}'
-    write_whole(README, text)
-
-
-def _place(text: str, section: str) -> tuple[int, int]:
-    r"""Where the text of a section begins and ends."""
-    begin, end = f'<!-- {section} -->', f'<!-- /{section} -->'
-    counts = text.count(begin), text.count(end)
-    if 0 in counts:
-        raise ValueError(f"'README.md' has no section '{section}'; add the "
-                         f'lines {begin} and {end}')
-    if counts != (1, 1):
-        raise ValueError(f"'README.md' has the section '{section}' more than "
-                         f'once; leave one line {begin} and one {end}')
-    found = list(re.finditer(r'<!-- (/?\w+) -->', text))
-    names = [match[1] for match in found]
-    i = names.index(section)
-    around = [name for name in names[:i] if f'/{name}' in names[i + 1:]]
-    if names[i + 1:i + 2] != [f'/{section}'] or around:
-        raise ValueError(f"The section '{section}' of 'README.md' has to end "
-                         f'before another begins; put {begin} and {end} one '
-                         f'after the other')
-    return found[i].end(), found[i + 1].start()
-
-
 def write_whole(path: Path, content: str | bytes) -> None:
     r"""Replaces a file in one step, or ends the program: what is read is
     always whole.
@@ -358,7 +315,7 @@ def _cannot_write(path: Path, error: OSError) -> SystemExit:
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    r"""A frame of strings as a table for the README."""
+    r"""A frame of strings as a table of Markdown."""
     lines = [list(frame.columns), ['---'] * len(frame.columns)]
     lines += frame.astype(str).values.tolist()
     return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)

@@ -38,11 +38,12 @@ METHODS = {
     'chebynet': 'ChebyNet', 'gcn': 'GCN', 'monet': 'MoNet', 'gat': 'GAT',
     'dgi': 'DGI', 'gwnn': 'GWNN', 'lanczosnet': 'LanczosNet', 'gin': 'GIN',
     'sgc': 'SGC', 'jknet': 'JK-Net', 'gcn_pn': 'GCN-PN',
-    'gcn_long': 'GCN, long schedule', 'appnp': 'APPNP',
+    'gcnii': 'GCNII', 'gcn_long': 'GCN, long schedule', 'appnp': 'APPNP',
     'gcn_equal': 'GCN, settings of AGCN (paper)',
     'agcn_paper': 'AGCN (paper)',
     'agcn_literal': 'AGCN (paper), one propagation',
     'agcn_open': 'DiffusedMLP, gate open', 'agcn': 'DiffusedMLP',
+    'agcn_deep': 'DeepAGCN',
 }
 
 

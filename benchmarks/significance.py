@@ -108,6 +108,12 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {title: frame for title, frame in out.items() if len(frame)}
 
 
+def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""Those of the paper's random splits and of its network."""
+    return {title: frame for title, frame in tables(rows).items()
+            if 'random' in title and not title.endswith('DiffusedMLP')}
+
+
 def _distributions(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
     lines = []
     for dataset, wide in found.items():
@@ -185,7 +191,7 @@ def _draw_boxes(found: dict[str, pd.DataFrame], folder: Path,
     for axis, (dataset, wide) in zip(axes, found.items()):
         groups = {LABELS[m]: wide[m].dropna() if m in wide else []
                   for m in LABELS}
-        plots.dots(axis, groups)
+        plots.dots(axis, groups, mean=False)
         for y, values in enumerate(groups.values()):
             if len(values):
                 axis.boxplot([values], positions=[y], widths=0.7,
@@ -203,7 +209,7 @@ def _draw_boxes(found: dict[str, pd.DataFrame], folder: Path,
                                               color='#d55e00'))
         inner = wide.to_numpy()[wide.to_numpy() >= edge]
         margin = max(0.3, 0.06 * np.ptp(inner))
-        axis.set(xlim=(inner.min() - 3 * margin, inner.max() + margin),
+        axis.set(xlim=(inner.min() - 4 * margin, inner.max() + margin),
                  title=dataset, xlabel='test accuracy (%)')
     return plots.save(figure, folder, name)
 

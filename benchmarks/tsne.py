@@ -48,7 +48,8 @@ DATASET = 'MNIST'  # the paper's
 CAPTIONS = {
     f'tsne_{dataset.lower()}': 'First-layer outputs after t-SNE (seed 0), '
     'coloured by class; a number stands at the central point of each class. '
-    'Methods with the same points share a panel.' for dataset in DATASETS
+    'Methods that are as separable to three digits share a panel.'
+    for dataset in DATASETS
 }
 
 
@@ -132,11 +133,12 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     rows = rows[rows.seed == 0]
     paths = []
     for dataset, part in rows.groupby('dataset', sort=False):
-        pictures: dict[tuple[str, str], list[str]] = {}
+        pictures: dict[tuple[float, ...], list[str]] = {}
         by_method = part.set_index('method')
         for method in [m for m in LABELS if m in by_method.index]:
             row = by_method.loc[method]
-            pictures.setdefault((row.x, row.y), []).append(method)
+            pictures.setdefault((round(row.purity, 3), round(
+                row.silhouette, 3)), []).append(method)
         figure, axes = plots.panels(len(pictures), 3.9, 4.6, 0.0, dpi=144)
         for axis, methods in zip(axes, pictures.values()):
             row = by_method.loc[methods[0]]

@@ -186,20 +186,27 @@ def test_per_layer():
 
 def test_tables_and_figures(tmp_path):
     rows = rows_of({('gcn', 2): [80.0, 82.0], ('gcn', 6): [50.0],
-                    ('agcn', 6): [81.0]})
+                    ('gcn', 16): [20.0], ('agcn', 2): [81.0],
+                    ('agcn', 6): [82.0], ('agcn', 16): [83.0],
+                    ('gcnii', 2): [81.0], ('gcnii', 6): [82.0],
+                    ('gcnii', 16): [83.0]})
     # Other settings before do not count, at their depth alone:
     old = rows_of({('gcn', 2): [10.0]}).assign(settings='{"p": 0}')
     rows = pd.concat([old, rows], ignore_index=True)
     accuracy, last = depth.tables(rows).values()
-    assert accuracy.values.tolist() == [
-        ['GCN', '81.0 ± 1.0 (2)', '50.0 (1)'], ['GatedDiffusion', '–', '81.0 (1)']]
-    assert last['gate'].tolist() == ['–', '1 … 0.0312']
-    assert last['relative energy'].tolist() == ['1 … 0.0312'] * 2
+    assert accuracy.values.tolist()[::2] == [
+        ['GCN', '81.0 ± 1.0 (2)', '50.0 (1)', '20.0 (1)'],
+        ['GatedDiffusion', '81.0 (1)', '82.0 (1)', '83.0 (1)']]
+    assert last['gate'].tolist() == ['–', '–', '1 … 3.05e-05']
+    assert last['relative energy'].tolist() == ['1 … 3.05e-05'] * 3
     paths = depth.draw(rows, tmp_path)
     assert [path.name for path in paths] == [
         'depth_cora.png', 'depth_cora.svg', 'depth_layers_cora.png',
         'depth_layers_cora.svg']
     assert all(path.stat().st_size > 1000 for path in paths)
+    # A data set with little is not shown:
+    assert depth.tables(rows[rows.method != 'gcn']) == {}
+    assert depth.draw(rows[rows.depth < 6], tmp_path) == []
 
 
 def test_claims():

@@ -1,5 +1,3 @@
-import shutil
-import subprocess
 import sys
 from html.parser import HTMLParser
 from types import ModuleType
@@ -13,14 +11,14 @@ from benchmarks.results import Claim, Table
 CLAIMS = [Claim('AGCN <b>wins</b> & "more"', 'yes', 'a | b < 1'),
           Claim('It is\nfast.', 'no', 'Twice the time.'),
           Claim('It is deep.', 'not shown', 'x' * 300)]
-BROWSER = next(filter(None, map(shutil.which, [
-    'chromium', 'chromium-browser', 'google-chrome'])), None)
 
 
 def experiment(name, table, title='A title & more.'):
     r"""A module as those that the report shows."""
     module = ModuleType(f'benchmarks.{name}', f'{title}\n\nMore.')
     module.TABLE = table
+    module.QUESTION = 'Is it <so>?'
+    module.answer = lambda rows: f'Yes & in {len(rows)} rows.'
     module.claims = lambda rows: CLAIMS
     module.tables = lambda rows: {'Much <i>': pd.DataFrame({
         f'a column with a long name, {i}': ['**81.5 ± 0.7**', '<script>', None]
@@ -44,7 +42,15 @@ def experiment(name, table, title='A title & more.'):
 def place(tmp_path, monkeypatch):
     r"""Two experiments: one with rows and one without."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(report, 'EXPERIMENTS', ['one', 'two'])
+    monkeypatch.setattr(report, 'GROUPS', {'First': ['one'],
+                                           'Second': ['two']})
+    monkeypatch.setattr(report, 'OPENING', {
+        'one': ('one_small', 'It is good')})
+    monkeypatch.setattr(report, 'FIGURES', tmp_path / 'figures')
+    monkeypatch.setattr(report, 'MARKDOWN', tmp_path / 'RESULTS.md')
+    monkeypatch.setattr(results, 'README', tmp_path / 'README.md')
+    monkeypatch.setattr(report, 'readme_table', lambda sections: '| a |')
+    results.README.write_text('Nothing is generated here.')
     for name in ['one', 'two']:
         table = Table(tmp_path / f'{name}.csv', ['value'])
         monkeypatch.setitem(sys.modules, f'benchmarks.{name}',
@@ -105,9 +111,12 @@ def test_page(place):
     assert 'url(' not in text and '@import' not in text
     page = Page(text)
     check(page)
-    assert len(page.of('img')) == 2
+    # The opening, then the section:
     assert [image['alt'] for image in page.of('img')] == [
-        'A "small" <figure>', 'one wide']
+        'A "small" <figure>', 'A "small" <figure>', 'one wide']
+    assert page.text.count('It is good') == 1
+    assert page.text.count('Yes & in 2 rows.') == 2
+    assert page.text.count('Is it <so>?') == 2
     for claim in CLAIMS:  # above, and in its section
         assert page.text.count(claim.paper) == 2
         assert page.text.count(claim.measured) == 2
@@ -119,7 +128,7 @@ def test_page(place):
     assert 'python -m benchmarks one' in page.text
     assert ('2 rows of one.csv, 2026-01-02 to 2026-03-04; commits: abc1, '
             'abc2; versions: torch=2') in page.text
-    assert page.text.count('Not run yet: python -m benchmarks two') == 2
+    assert page.text.count('Not run yet: python -m benchmarks two') == 1
 
     before = text
     report.main(['--out', 'folder/again.html'])
@@ -141,35 +150,85 @@ def test_quick(place, monkeypatch):
     text = Page((place / 'report.html').read_text()).text
     assert 'Not run yet: python -m benchmarks one --quick' in text
     assert '3 rows of two.csv' in text and 'no results' in text
-    with pytest.raises(SystemExit):
-        report.main(['--quick', '--readme'])
+    # First looks are no results:
+    assert not (place / 'RESULTS.md').exists()
+    assert not (place / 'figures').exists()
 
 
-def test_readme(place, monkeypatch):
-    readme = place / 'README.md'
-    readme.write_text('a\n<!-- claims -->\n<!-- /claims -->\nb\n')
-    monkeypatch.setattr(results, 'README', readme)
-    report.main(['--readme'])
-    assert readme.read_text().splitlines() == [
-        'a', '<!-- claims -->',
-        '| the paper | holds | measured here |', '| --- | --- | --- |',
-        '| AGCN &lt;b&gt;wins&lt;/b&gt; &amp; "more" | yes '
-        '| a \\| b &lt; 1 |',
-        '| It is fast. | no | Twice the time. |',
-        f'| It is deep. | not shown | {"x" * 300} |', '<!-- /claims -->', 'b']
-    assert not (place / 'report.html').exists()
+def test_markdown(place):
+    report.main([])
+    text = (place / 'RESULTS.md').read_text(encoding='utf-8')
+    assert '## First\n\n### A title & more\n\n*Is it <so>?*\n\n' in text
+    assert '\n\nYes &amp; in 2 rows.\n\n**Much &lt;i&gt;**\n\n' in text
+    assert '![A "small" &lt;figure&gt;](figures/one_small.png)' in text
+    assert (place / 'figures' / 'one_small.png').exists()
+    assert ('`python -m benchmarks one`: 2 rows of '
+            '[one.csv](results/one.csv).') in text
+    assert 'Second' not in text  # which has no rows
+    assert text.endswith(f"""
+## The paper's claims
+
+| the paper | holds | measured here |
+| --- | --- | --- |
+| AGCN &lt;b&gt;wins&lt;/b&gt; &amp; "more" | yes | a \\| b &lt; 1 |
+| It is fast. | no | Twice the time. |
+| It is deep. | not shown | {'x' * 300} |
+""")
+    assert results.README.read_text() == 'Nothing is generated here.'
 
 
-def test_readme_with_a_wrong_marker_is_left_alone(place, monkeypatch):
-    readme = place / 'README.md'
-    text = '<!-- claims -->\nold\n<!-- /claims -->\n<!-- one -->\n'
-    readme.write_text(text)
-    monkeypatch.setattr(results, 'README', readme)
-    monkeypatch.setattr(sys.modules['benchmarks.one'], 'tables',
-                        lambda rows: {})
-    with pytest.raises(ValueError, match="no section 'one'"):
-        report.main(['--readme'])
-    assert readme.read_text() == text
+def test_tables_without_gaps():
+    def shown(**columns):
+        frame = report.without_gaps(pd.DataFrame(columns))
+        return None if frame is None else frame.to_dict('list')
+
+    full = dict(name=['a', 'b'], x=['1', '**2**'])
+    assert shown(**full) == full
+    # A column with less than half of its cells, and then such a line:
+    assert shown(name=['a', 'b', 'c'], x=['1', '2', '–'], y=['–', '–', '3'],
+                 z=['4', '5', '–']) == dict(
+                     name=['a', 'b'], x=['1', '2'], z=['4', '5'])
+    # What was published is so for some only:
+    some = {'name': ['a', 'b', 'c'], 'x': ['1', '2', '3'],
+            'x, published': ['–', '–', '2']}
+    assert shown(**some) == some
+    assert shown(name=['a'], x=['1']) is None  # a single cell
+    assert shown(name=['a', 'b'], x=['–', '–']) is None
+    words = dict(name=['a'], why=['so'])
+    assert shown(**words) == words
+
+
+@pytest.mark.parametrize('text, message', [
+    ('<!-- results -->', 'needs one line'),
+    ('<!-- /results -->', 'needs one line'),
+    ('<!-- /results --><!-- results -->', 'needs one line'),
+    ('<!-- results --><!-- results --><!-- /results -->', 'needs one line'),
+])
+def test_a_readme_with_wrong_lines_is_left_alone(place, text, message):
+    results.README.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        report.main([])
+    assert results.README.read_text() == text
+    assert not (place / 'RESULTS.md').exists()
+
+
+def test_the_block_of_the_readme(place):
+    results.README.write_text('a\n<!-- results -->\nold\n'
+                              '<!-- /results -->\nb\n')
+    report.main([])
+    assert results.README.read_text() == (
+        'a\n<!-- results -->\n| a |\n<!-- /results -->\nb\n')
+
+
+def test_the_table_of_the_readme():
+    table, noise = (report.Section(name, False, None)
+                    for name in ['table', 'noise'])
+    text = report.readme_table([table, noise])
+    lines = text.splitlines()
+    assert lines[0] == '|  | Cora | CiteSeer | PubMed |'
+    assert 4 < len(lines) <= 2 + 8 and '–' not in text
+    assert any(line.startswith('| GCN with AnisotropicWeights')
+               for line in lines)
 
 
 @pytest.mark.parametrize('content', ['', 'value,date,commit,versions\n'])
@@ -177,15 +236,14 @@ def test_a_table_without_rows(place, content):
     (place / 'two.csv').write_text(content)
     report.main([])
     text = Page((place / 'report.html').read_text(encoding='utf-8')).text
-    assert text.count('Not run yet: python -m benchmarks two') == 2
+    assert text.count('Not run yet: python -m benchmarks two') == 1
     assert (place / 'two.csv').read_text() == content
 
 
-@pytest.mark.parametrize('argv', [[], ['--readme']])
-def test_a_table_of_something_else(place, argv):
+def test_a_table_of_something_else(place):
     (place / 'two.csv').write_text('name;price\napple;1,5\n')
     with pytest.raises(SystemExit, match=r"two.csv' is of another version"):
-        report.main(argv)
+        report.main([])
     assert not (place / 'report.html').exists()
 
 
@@ -194,64 +252,16 @@ def test_a_report_that_cannot_be_written(place):
         report.main(['--out', str(place)])
 
 
-def test_tables_with_a_place_in_the_readme(place, monkeypatch):
-    readme = place / 'README.md'
-    readme.write_text(''.join(f'<!-- {name} -->\n<!-- /{name} -->\n'
-                              for name in ['claims', 'one', 'two']))
-    monkeypatch.setattr(results, 'README', readme)
-    monkeypatch.setattr(
-        sys.modules['benchmarks.one'], 'tables',
-        lambda rows: {'Rows': pd.DataFrame({'n': [len(rows)]})})
-    report.main(['--readme'])
-    # Of the second, there are no rows.
-    assert readme.read_text().endswith(
-        '<!-- one -->\nRows:\n\n| n |\n| --- |\n| 2 |\n<!-- /one -->\n'
-        '<!-- two -->\n<!-- /two -->\n')
-
-
 def test_experiments_of_the_repository(tmp_path, monkeypatch):
     # On no rows at all, each is there with its command.
     monkeypatch.setattr(runner, 'QUICK', tmp_path)
-    sections = report.read(quick=True)
-    assert [section.name for section in sections] == report.EXPERIMENTS
+    sections = report.read(tmp_path, quick=True)
     page = Page(report.page(sections, quick=True))
     check(page)
-    for name in report.EXPERIMENTS:
-        assert f'Not run yet: python -m benchmarks {name} --quick' in page.text
-
-
-@pytest.mark.skipif(BROWSER is None, reason='needs Chromium')
-@pytest.mark.parametrize('width', [390, 1280])
-def test_fits_the_window(place, width):
-    report.main([])
-    text = (place / 'report.html').read_text(encoding='utf-8')
-    # A frame of that width, as windows have a least width; the page says how
-    # wide it is, for which its policy has to allow a script.
-    assert "default-src 'none'" in text
-    text = text.replace("default-src 'none'", "script-src 'unsafe-inline'")
-    script = ("<script>onload = () => parent.postMessage(["
-              "document.documentElement.scrollWidth, innerWidth,"
-              "document.images.length, [...document.images].filter("
-              "i => i.complete && i.naturalWidth).length,"
-              "[...document.querySelectorAll('.scroll')].filter("
-              "e => e.scrollWidth > e.clientWidth).length], '*')</script>")
-    (place / 'report.html').write_text(text.replace('</body>',
-                                                    f'{script}</body>'))
-    (place / 'frame.html').write_text(
-        '<!DOCTYPE html><body><script>onmessage = e => document.body'
-        '.append(`measured ${e.data}.`)</script><iframe src="report.html" '
-        f'style="border:0" width="{width}" height="800"></iframe>')
-    out = subprocess.run(
-        [BROWSER, '--headless', '--no-sandbox', '--disable-gpu',
-         '--no-first-run', '--disable-background-networking',
-         '--disable-component-update', '--disable-sync',
-         f'--user-data-dir={place / "profile"}', '--dump-dom',
-         '--virtual-time-budget=10000', '--window-size=1400,900',
-         (place / 'frame.html').as_uri()],
-        capture_output=True, text=True, timeout=120, check=True).stdout
-    measured = out.split('measured ')[-1].split('.')[0]
-    page, window, images, loaded, scrolling = map(int, measured.split(','))
-    assert window == width and page <= window
-    assert images == loaded == 2
-    # The wide table and figure scroll in boxes of their own:
-    assert scrolling == 2
+    names = [name for group in report.GROUPS.values() for name in group]
+    assert len(names) == len(set(names)) == len(sections)
+    for section in sections:
+        assert f'Not run yet: {section.command}' in page.text
+        assert section.module.QUESTION.endswith('?')
+        assert section.answer == ''
+    assert set(report.OPENING) <= set(names)

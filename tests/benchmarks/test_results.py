@@ -230,17 +230,12 @@ def test_a_path_that_is_not_utf8(tmp_path):
     assert sorted(os.listdir(folder)) == ['a.csv', 'b.png', 'b.svg']
 
 
-# The README ##################################################################
+# Files that are written whole ################################################
 
 
-@pytest.fixture
-def readme(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, 'README', tmp_path / 'README.md')
-    return results.README
-
-
-def test_the_readme_is_whole_at_any_time(readme, monkeypatch):
-    readme.write_text('<!-- a -->\nold\n<!-- /a -->\n')
+def test_a_file_is_whole_at_any_time(tmp_path, monkeypatch):
+    path = tmp_path / 'RESULTS.md'
+    path.write_text('old')
     for error, seen in [(OSError(errno.ENOSPC, 'No space left'), SystemExit),
                         (KeyboardInterrupt(), KeyboardInterrupt)]:
         def replace(*args, error=error):
@@ -249,42 +244,12 @@ def test_the_readme_is_whole_at_any_time(readme, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, 'replace', replace)
             with pytest.raises(seen):
-                results.write_readme('a', 'new')
-        assert 'old' in readme.read_text()
-        assert os.listdir(readme.parent) == ['README.md']
-    results.write_readme('a', r'new \1')
-    assert readme.read_text() == '<!-- a -->\nnew \\1\n<!-- /a -->\n'
-    assert os.listdir(readme.parent) == ['README.md']
-
-
-@pytest.mark.parametrize('text, message', [
-    ('', "no section 'a'; add the lines <!-- a --> and <!-- /a -->"),
-    ('<!-- a -->', "no section 'a'"),
-    ('<!-- /a -->', "no section 'a'"),
-    ('<!-- a --><!-- /a --><!-- a --><!-- /a -->', 'more than once'),
-    ('<!-- a --><!-- a --><!-- /a -->', 'more than once'),
-    ('<!-- a --><!-- /a --><!-- /a -->', 'more than once'),
-    ('<!-- /a --><!-- a -->', 'has to end before another begins'),
-    ('<!-- a --><!-- c --><!-- /c --><!-- /a -->', 'has to end before'),
-    ('<!-- c --><!-- a --><!-- /a --><!-- /c -->', 'has to end before'),
-    ('<!-- a --><!-- c --><!-- /a --><!-- /c -->', 'has to end before'),
-])
-def test_markers_that_are_wrong(text, message, readme):
-    text = f'<!-- b -->\nold\n<!-- /b -->\n<!-- note -->\n{text}\n'
-    readme.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        results.write_sections({'b': 'new', 'a': 'new'})
-    assert readme.read_text() == text
-    results.write_readme('b', 'new')
-    assert readme.read_text() == text.replace('old', 'new')
-
-
-def test_markers_of_the_repository():
-    text = results.README.read_text(encoding='utf-8')
-    names = [line[5:-4] for line in text.splitlines()
-             if line.startswith('<!-- ')]
-    assert names[::2] == [name.removeprefix('/') for name in names[1::2]]
-    assert len(set(names)) == len(names)
+                results.write_whole(path, 'new')
+        assert path.read_text() == 'old'
+        assert os.listdir(tmp_path) == ['RESULTS.md']
+    results.write_whole(path, 'new')
+    assert path.read_text() == 'new'
+    assert os.listdir(tmp_path) == ['RESULTS.md']
 
 
 def test_a_figure_is_whole_at_any_time(tmp_path, monkeypatch):

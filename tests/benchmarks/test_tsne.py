@@ -113,6 +113,7 @@ def test_draw(tmp_path, monkeypatch):
     rows = rows_of({'gcn': [0.3, 0.4], 'agcn': [0.3, 0.4]}, x='0 1 5 7 8',
                    y='0 0 0 1 1', labels='3 3 3 1 1')
     rows.loc[rows.method == 'agcn', 'x'] = '0 1 5 7 9'
+    rows.loc[rows.method == 'agcn', 'purity'] = 0.5
     same = rows[rows.method == 'gcn'].assign(method='agcn_paper')
     rows = pd.concat([rows, same], ignore_index=True)
     rows.loc[rows.seed > 0, ['x', 'y', 'labels']] = np.nan
