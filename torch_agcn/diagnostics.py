@@ -114,10 +114,10 @@ def chance_edges(
     r"""Estimates without labels which share of the edges of a graph is there
     by chance, *i.e.* joins nodes that are no more alike than random pairs.
 
-    Both are compared as in
-    :meth:`~torch_agcn.functional.anisotropic_weights`: the share is how often
-    edges, divided by how often random pairs are no more alike than the median
-    of the latter.
+    Similarities are those of
+    :meth:`~torch_agcn.functional.anisotropic_weights`. The share is the
+    fraction of edges that are no more alike than the median of random pairs,
+    divided by the same fraction of random pairs, which is about one half.
 
     Args:
         x (torch.Tensor): The node features, dense or sparse.
@@ -232,8 +232,8 @@ class SmoothnessRecorder:
 
     Args:
         model (torch.nn.Module): The model.
-        every (int, optional): The distance of the epochs to measure.
-            (default: :obj:`1`)
+        every (int, optional): The number of epochs from one that is measured
+            to the next. (default: :obj:`1`)
         modules (List[str], optional): The names of the modules to watch, as
             in :meth:`~torch.nn.Module.named_modules`. Those which are not
             called with a graph (*e.g.*, a normalization) are measured on the

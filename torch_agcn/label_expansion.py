@@ -208,8 +208,8 @@ def partially_absorbing_walk(
     num_classes = _num_classes(_check_labels(y, train_mask, owner),
                                num_classes, y.numel(), owner)
     if not _checks.is_number(alpha) or not 0 < alpha < math.inf:
-        raise ValueError(f"'{owner}' needs a finite 'alpha' above zero (got "
-                         f'{alpha}): without an end, walks get everywhere')
+        raise ValueError(f"'{owner}' got alpha={alpha}; pass a finite number "
+                         f'above zero, e.g. 1e-6')
     _checks.check_values(owner, edge_index=edge_index,
                          edge_weight=edge_weight)
     N = y.numel()
@@ -514,8 +514,8 @@ def _check_nodes(nodes: Tensor, y: Tensor, owner: str) -> Tensor:
 
 def _check_num_added(num_added: Tensor | Sequence[int] | int, least: int,
                      most: int | None, owner: str) -> Tensor:
-    r"""A number for each class, of which there are some that must have one
-    and some that may.
+    r"""One number per class, for at least :obj:`least` and at most
+    :obj:`most` classes.
     """
     given: Any = num_added
     if isinstance(given, Tensor):

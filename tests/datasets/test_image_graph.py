@@ -463,7 +463,7 @@ def test_wrong_checksum(fake, monkeypatch, tmp_path, name, source):
     monkeypatch.setattr(image_graph, 'read_members', refuse)
     put(tmp_path, {key: content[:-1] + b'?'
                    for key, content in fake[name][source].items()})
-    with pytest.raises(FetchError, match='could not be had from any source'):
+    with pytest.raises(FetchError, match='could not be fetched from any'):
         ImageGraph(str(tmp_path), name)
 
 

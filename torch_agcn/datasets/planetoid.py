@@ -281,7 +281,7 @@ class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
             tried.append(str(error))
 
         raise FetchError(
-            f"'{self.name}' could not be had from any source:\n"
+            f"'{self.name}' could not be fetched from any source:\n"
             f'1. {tried[0]}\n2. {tried[1]}\n'
             f'On another machine, download '
             f'{", ".join(path.name for path in self._missing())} from '
