@@ -6,7 +6,9 @@ Xu et al., `"How Powerful are Graph Neural Networks?"
 linear maps. The MLP's first matrix is applied before the sum, which keeps
 sparse features sparse and is the same up to its bias, which batch
 normalisation takes away. The output layer has batch normalisation only with
-``norm_last``: on 20 labels a class it overfits (``settings/checks.yaml``).
+``norm_last``. Where to normalise, and the values of the grid, come from 22
+trainings on Cora and PubMed, looked at by validation accuracy, in addition to
+the search that every method has.
 """
 from torch import Tensor
 from torch.nn import BatchNorm1d, Identity, Linear, Module, ReLU, Sequential
