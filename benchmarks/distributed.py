@@ -258,11 +258,13 @@ def work(args: argparse.Namespace) -> None:
 def resume(path: Path, run: list[Any], model: torch.nn.Module,
            optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     r"""Goes back to the last epoch that was saved, if there is one."""
-    state = restore(path) or dict(epoch=0, best=float('inf'), losses=[],
-                                  run=run)
-    if state['run'] != run:
-        raise ValueError(f"'{path}' is of another run ({state['run']}); pass "
-                         f"another '--folder', or remove it")
+    state = restore(path)
+    if state is None:
+        state = dict(epoch=0, best=float('inf'), losses=[], run=run)
+    found = state.get('run') if isinstance(state, dict) else type(state)
+    if found != run:
+        raise ValueError(f"'{path}' is of another run ({found}); pass another "
+                         f"'--folder', or remove it")
     if 'model' in state:
         model.load_state_dict(state['model'])
         optimizer.load_state_dict(state['optimizer'])

@@ -204,6 +204,9 @@ class Table:
                 f"'{self.path}' is of another version, or no table of this "
                 f'experiment: it has the columns {found}, and not '
                 f'{self.columns}. Move it away, and a new one is begun.')
+        # Of tables that were put together by hand, one header is left.
+        lines[1:] = [line if line.strip() != lines[0].strip() else b''
+                     for line in lines[1:]]
         whole = [line for line in lines if _width(line) == len(found)]
         wrong = [i for i, line in enumerate(lines, 1)
                  if line.strip() and _width(line) != len(found)]

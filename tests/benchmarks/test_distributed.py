@@ -67,6 +67,14 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
     assert distributed.read(path) == dict(epoch=1)
 
 
+@pytest.mark.parametrize('state', [
+    {}, [], [1], 3, torch.ones(2), {'epoch': 1}, {'run': None}])
+def test_a_checkpoint_of_another_program(state, monkeypatch, tmp_path):
+    monkeypatch.setattr(distributed, 'restore', lambda path: state)
+    with pytest.raises(ValueError, match='another run'):
+        distributed.resume(tmp_path / 'checkpoint.pt', ['Cora'], None, None)
+
+
 @pytest.mark.parametrize('damage', [
     lambda content: b'', lambda content: content[:len(content) // 2],
     lambda content: content[:-1], lambda content: bytes(len(content)),

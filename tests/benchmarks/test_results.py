@@ -1,6 +1,7 @@
 r"""Tables that outlive their writers, and files that are whole or old."""
 import csv
 import errno
+import locale
 import multiprocessing
 import os
 import subprocess
@@ -228,6 +229,42 @@ def test_a_path_that_is_not_utf8(tmp_path):
     figure, _ = plots.plt.subplots()
     assert all(path.exists() for path in plots.save(figure, folder, 'b'))
     assert sorted(os.listdir(folder)) == ['a.csv', 'b.png', 'b.svg']
+
+
+def test_tables_put_together_by_hand(table):
+    table.append(text='a', number=1)
+    table.path.write_bytes(2 * table.path.read_bytes())
+    table.append(text='b', number=2)
+    assert rows_of(table) == [('a', 1), ('a', 1), ('b', 2)]
+
+
+def has_decimal_comma():
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8')
+        return locale.localeconv()['decimal_point'] == ','
+    except locale.Error:
+        return False
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
+
+
+@pytest.mark.skipif(not has_decimal_comma(), reason='no de_DE.UTF-8 here')
+def test_a_decimal_comma(table, tmp_path):
+    other = Table(tmp_path / 'b.csv', table.own_columns)
+    rows = [('1,5', 1234567.25), ('ä', 0.1 + 0.2), ('', 1e-7)]
+    for text, number in rows:
+        table.append(text=text, number=number)
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8')
+        for text, number in rows:
+            other.append(text=text, number=number)
+        assert other.read().equals(table.read())
+        assert other.read().number.tolist() == [row[1] for row in rows]
+    finally:
+        locale.setlocale(locale.LC_ALL, before)
+    assert other.path.read_bytes() == table.path.read_bytes()
 
 
 # Files that are written whole ################################################
