@@ -4,12 +4,13 @@ A case is a question (``--help`` names them all). Every case and size runs in a
 fresh process on one thread; its sides take turns there, after a first round
 that does not count. Times are those of the processor, and medians. Memory is
 measured in processes of its own, one for each side: the peak of resident
-memory above graph and features, in two calls. For ``complexity`` and
+memory above graph and features, in five calls. For ``complexity`` and
 ``recompute`` it is the sum of all tensors at its peak.
 
 ``malloc`` says how freed memory is treated: ``default`` is the C library as it
-is, which hands large tensors back to the system, and ``kept`` is after
-:meth:`torch_agcn.keep_memory`.
+is, which hands large tensors back to the system; ``kept`` is after
+:meth:`torch_agcn.keep_memory`; ``huge pages`` is with
+``THP_MEM_ALLOC_ENABLE=1``, and ``tcmalloc`` with this library preloaded.
 
 ``product, AGCN`` is one hop of ``GatedDiffusion`` with an open gate.
 """

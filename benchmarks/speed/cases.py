@@ -17,11 +17,11 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import sort_edge_index, to_torch_csr_tensor
 
 from benchmarks.speed.graphs import Size, number_of_graphs
-from benchmarks.speed.measure import Case, Run, UnavailableError
+from benchmarks.speed.measure import MALLOC, Case, Run, UnavailableError
 from torch_agcn import AGCN, AGCNConv, GatedDiffusion
 from torch_agcn.diagnostics import SmoothnessRecorder
 from torch_agcn.functional import anisotropic_weights, dirichlet_energy
-from torch_agcn.transforms import KNNGraph, ReorderNodes
+from torch_agcn.transforms import ReorderNodes
 
 Build = Callable[[Any], Run]
 EDGES, CSR, SPARSE = 'GCN, edge_index', 'GCN, torch CSR', 'GCN, SparseTensor'
@@ -351,18 +351,6 @@ CHANGING = {
 # Transforms ##################################################################
 
 
-def brute_force(data: Data) -> Run:
-    r"""The neighbors that KNNGraph finds, by scikit-learn."""
-    from sklearn.neighbors import NearestNeighbors
-    points = data.x.detach().numpy()
-    return lambda: NearestNeighbors(n_neighbors=9, algorithm='brute').fit(
-        points).kneighbors(points)
-
-
-KNN: dict[str, Build] = {
-    'scikit-learn, brute force': brute_force,
-    'KNNGraph': lambda data: partial(KNNGraph(k=8),
-                                     Data(pos=data.x.detach()))}
 WEIGHTS: dict[str, Build] = {'anisotropic_weights': lambda data: forward(
     lambda: anisotropic_weights(data.x.detach(), data.edge_index))}
 
@@ -380,7 +368,7 @@ CASES = {
     'layer': Case(
         'What do forward and backward of one layer take, and a product '
         'alone?', [BIG], LAYERS, 'times GCN on edge_index',
-        lambda name: EDGES, malloc=('default', 'kept'),
+        lambda name: EDGES, malloc=tuple(MALLOC),
         memory=(EDGES, CSR, SPARSE, GAT, PAPER, RELATIVE)),
     'hops': Case(
         'What do forward and backward of ten hops take?', [BIG], HOPS,
@@ -437,10 +425,6 @@ CASES = {
          Size('changing', 40_000, 800_000, 64)], CHANGING,
         'times GCN, eager', lambda name: f'{EDGES}: {name.split(": ")[1]}',
         calls=number_of_graphs),
-    'knn': Case(
-        'What does a graph of eight nearest neighbors take?',
-        [Size('random', 10_000, 80_000, 784)], KNN, 'times scikit-learn',
-        lambda name: 'scikit-learn, brute force', repeats=3),
     'weights': Case(
         'What do the weights of AnisotropicWeights take, once?',
         [Size('PubMed', 19_717, 88_648, 500),

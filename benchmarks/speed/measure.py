@@ -1,8 +1,11 @@
 r"""How a case is measured: processes, turns and memory."""
 import ctypes
 import gc
+import os
 import platform
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +18,12 @@ from benchmarks.speed.graphs import Size
 COLUMNS = ['case', *Size._fields, 'malloc', 'measured', 'variant', 'repeat',
            'milliseconds', 'megabytes']
 TABLE = Table(RESULTS / 'speed.csv', COLUMNS)
+MEMORY_REPEATS, MEMORY_CALLS = 3, 5  # the heap grows in the first calls
+# How freed memory is treated: the variables that a process starts with.
+MALLOC: dict[str, dict[str, Any]] = {
+    'default': {}, 'kept': {},
+    'huge pages': {'THP_MEM_ALLOC_ENABLE': '1'},
+    'tcmalloc': {'LD_PRELOAD': find_library('tcmalloc_minimal')}}
 Run = Callable[[], Any]
 
 
@@ -72,6 +81,7 @@ class Case(NamedTuple):
         sizes = [s for s in sizes if s.edges <= 400_000]
         return self._replace(
             sizes=sizes[::2] if len(sizes) > 6 else sizes, repeats=2,
+            malloc=self.malloc[:2],
             memory=self.memory if self.counts else self.memory[-2:],
             memory_sizes=None if self.counts else sizes[:1])
 
@@ -86,7 +96,7 @@ class Job(NamedTuple):
     malloc: str
     measured: str
     variants: tuple[str, ...]
-    repeats: int
+    repeats: tuple[int, ...]
     path: str
 
     @property
@@ -99,19 +109,23 @@ class Job(NamedTuple):
     def rows(self) -> list[dict[str, Any]]:
         r"""How its rows begin."""
         return [dict(**self.fixed, variant=name, repeat=repeat)
-                for repeat in range(self.repeats) for name in self.variants]
+                for repeat in self.repeats for name in self.variants]
 
 
 def jobs(name: str, case: Case, path: Path) -> Iterator[list[Job]]:
     r"""All jobs of a case, and which of them share a process."""
     for malloc in case.malloc:
+        if None in MALLOC[malloc].values():
+            print(f"{name}: no '{malloc}'. Install it, e.g. by 'apt-get "
+                  f"install libtcmalloc-minimal4'")
+            continue
         for size in case.sizes:
             fit = tuple(v for v in case.variants if size.edges <= (
                 case.most or {}).get(v, size.edges))
-            time = Job(name, size, malloc, 'time', fit, case.repeats,
-                       str(path))
+            time = Job(name, size, malloc, 'time', fit,
+                       tuple(range(case.repeats)), str(path))
             memory = time._replace(
-                measured='memory', repeats=1,
+                measured='memory', repeats=(0, ),
                 variants=tuple(v for v in case.memory if v in fit))
             if case.counts:
                 yield [time, memory]
@@ -119,7 +133,24 @@ def jobs(name: str, case: Case, path: Path) -> Iterator[list[Job]]:
             yield [time]
             if size in (case.memory_sizes or case.sizes):
                 for variant in memory.variants:
-                    yield [memory._replace(variants=(variant, ))]
+                    for repeat in time.repeats[:MEMORY_REPEATS]:
+                        yield [memory._replace(variants=(variant, ),
+                                               repeats=(repeat, ))]
+
+
+@contextmanager
+def variables(malloc: str) -> Iterator[None]:
+    r"""Processes that start meanwhile treat freed memory so."""
+    names = [name for found in MALLOC.values() for name in found]
+    before = {name: os.environ.pop(name, None) for name in names}
+    os.environ.update(MALLOC[malloc])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def run_missing(cases: dict[str, Case], table: Table,
@@ -129,9 +160,10 @@ def run_missing(cases: dict[str, Case], table: Table,
     for name, case in cases.items():
         for group in jobs(name, case, table.path):
             todo = [job for job in group if table.missing(job.rows)]
-            failed += [(job, error) for job, row, error in runner.execute(
-                todo, work, 1, root, keep=group[0].malloc == 'kept')
-                if row is None]
+            with variables(group[0].malloc):
+                failed += [(job, error) for job, row, error in runner.execute(
+                    todo, work, 1, root, keep=group[0].malloc == 'kept')
+                    if row is None]
     return failed
 
 
@@ -156,11 +188,11 @@ def work(job: Job, root: str) -> dict[str, Any]:
         gc.freeze()  # to collect what is new between timings takes no time
         runner.take_turns(table, [(dict(variant=name), repeated(run, calls))
                                   for name, run in sides.items()],
-                          job.repeats, calls, **job.fixed)
+                          len(job.repeats), calls, **job.fixed)
     else:
         for name, run in sides.items():
             megabytes = resident(run) if is_resident else counted(run)
-            row = dict(**job.fixed, variant=name, repeat=0)
+            row = dict(**job.fixed, variant=name, repeat=job.repeats[0])
             table.append([*row, 'commit'], **row, milliseconds='',
                          megabytes=round(megabytes, 3))
     return {}
@@ -181,8 +213,8 @@ def tiny(size: Size) -> Size:
 
 
 def resident(run: Run) -> float:
-    r"""The peak of resident memory during two calls, the first of which makes
-    what is kept, above what was there, in megabytes.
+    r"""The peak of resident memory during some calls, the first of which
+    makes what is kept, above what was there, in megabytes.
     """
     gc.collect()
     if platform.libc_ver()[0] == 'glibc':
@@ -190,8 +222,7 @@ def resident(run: Run) -> float:
         ctypes.CDLL(None).malloc_trim(0)
     runner.reset_peak()
     before = runner.peak_mb()
-    run()
-    run()
+    repeated(run, MEMORY_CALLS)()
     return runner.peak_mb() - before
 
 

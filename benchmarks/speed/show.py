@@ -1,17 +1,18 @@
 r"""Tables, figures and claims from the rows of all cases."""
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import linregress, t
+from scipy.stats import t
 
 from benchmarks.results import Claim
 from benchmarks.speed.cases import (
     CASES,
     CSR,
     EDGES,
+    GAT,
     HALF_OPEN,
     LEAVES_CACHE,
     ORDER,
@@ -21,36 +22,43 @@ from benchmarks.speed.cases import (
 )
 from benchmarks.speed.graphs import Size
 from benchmarks.speed.measure import Case
-from benchmarks.stats import Gap, paired
 
 QUESTION = 'How fast is it, and how much memory does it take?'
 AXES = ['nodes', 'edges', 'features']
 UNITS = {'time': ('milliseconds', 'ms'), 'memory': ('megabytes', 'MB')}
 FITTED = 4  # sizes, where all of them are not
-# The paper's O(|E| F + N F^2) in time, and O(N F + F^2) in memory, as
-# exponents; and by how much a measured one may be above.
+# The exponents of the paper's O(|E| F + N F^2) and O(N F + F^2):
 PAPERS = {'time': dict(zip(AXES, [1, 1, 2])),
           'memory': dict(zip(AXES, [1, 0, 2]))}
-TOLERANCE = 0.1
 AGCNS = [PAPER, HALF_OPEN, RELATIVE]
 LOOKS = {EDGES: 'GCN', CSR: 'GCN-PN', SPARSE: 'GCNII', PAPER: 'AGCN (paper)',
          HALF_OPEN: 'JK-Net', RELATIVE: 'DiffusedMLP'}
+BARS = [EDGES, CSR, SPARSE, 'GCN, compiled', GAT, PAPER, RELATIVE]
 CAPTIONS = {
-    'speed_layer': 'Processor time of forward and backward of one layer, and '
-    'of a product alone: 200,000 nodes, 2 million directed edges, 64 '
-    'features. Medians, with the C library as it is and after keep_memory().',
+    'speed_layer': 'Processor time of forward and backward of one layer: '
+    '200,000 nodes, 2 million directed edges, 64 features. Medians, with the '
+    'C library as it is and after keep_memory().',
     'speed_scaling': 'A training step of two layers on one power-law graph '
     'with 20 directed edges for each node: processor time, and the peak of '
     'memory above graph and features. Right of the grey line, features do '
-    'not fit into a cache of 32 MB; the exponents in the legend are those '
-    'there.',
+    'not fit into a cache of 32 MB.',
     'speed_complexity': 'Processor time of forward and backward of one '
-    'layer, medians. In the legends: the exponent for the four largest '
-    'sizes, with its standard error.',
+    'layer against one size, with the others fixed. Medians.',
 }
 
 
 # Numbers #####################################################################
+
+
+class Fit(NamedTuple):
+    r"""An exponent, its standard error, and half of its 95 % interval."""
+
+    slope: float
+    error: float
+    half: float
+
+    def __str__(self) -> str:
+        return f'{self.slope:.2f} ± {self.error:.2f}'
 
 
 def of_case(rows: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -70,38 +78,41 @@ def along(part: pd.DataFrame, axis: str, case: Case) -> pd.DataFrame:
     return found if found[axis].nunique() > 2 else part[:0]
 
 
-def medians(part: pd.DataFrame, axis: str,
-            measured: str) -> dict[str, pd.Series]:
-    r"""Medians by size for each variant."""
-    part = part[part.measured == measured]
-    return {str(variant): own.groupby(axis)[UNITS[measured][0]].median()
+def values(part: pd.DataFrame, axis: str,
+           measured: str) -> dict[str, pd.Series]:
+    r"""All that was measured of each variant, by size and repeat."""
+    part = part[part.measured == measured].set_index([axis, 'repeat'])
+    return {variant: own[UNITS[measured][0]].sort_index()
             for variant, own in part.groupby('variant', sort=False)}
 
 
-def exponent(series: pd.Series,
-             split: int | None = None) -> tuple[float, float]:
-    r"""The slope of the logarithms, from a size on or of the largest ones,
-    and its standard error; NaN if there are too few.
+def medians(series: pd.Series) -> pd.Series:
+    r"""One value for each size."""
+    return series.groupby(level=0).median()
+
+
+def sizes_of(series: pd.Series) -> pd.Index:
+    r"""The size of each value."""
+    return series.index.get_level_values(0)
+
+
+def exponent(series: pd.Series, split: int | None = None) -> Fit | None:
+    r"""The slope of the logarithms of all values, from a size on or of the
+    largest sizes, if there are three. Each repeat has a level of its own.
     """
-    series = series[series > 0].sort_index()
-    series = (series[series.index >= split] if split else
-              series.iloc[-FITTED:])
-    if len(series) < 3:
-        return math.nan, math.nan
-    if series.nunique() == 1:
-        return 0.0, 0.0
-    fit = linregress(np.log(series.index.to_numpy(float)),
-                     np.log(series.to_numpy(float)))
-    return float(fit.slope), float(fit.stderr)
-
-
-def slopes(part: pd.DataFrame, axis: str, variant: str,
-           split: int | None = None) -> pd.Series:
-    r"""The exponent of time in each repeat."""
-    own = part[(part.measured == 'time') & (part.variant == variant)]
-    return pd.Series({repeat: exponent(group.groupby(
-        axis).milliseconds.median(), split)[0]
-        for repeat, group in own.groupby('repeat')}, dtype=float).dropna()
+    series = series[series > 0]
+    sizes = sorted(set(sizes_of(series)))
+    sizes = [s for s in sizes if s >= split] if split else sizes[-FITTED:]
+    series = series[sizes_of(series).isin(sizes)]
+    if len(sizes) < 3:
+        return None
+    logs = pd.DataFrame({'x': np.log(sizes_of(series).to_numpy(float)),
+                         'y': np.log(series.to_numpy(float))}, series.index)
+    repeats = logs.groupby(level=1)
+    x, y = (logs - repeats.transform('mean')).to_numpy().T
+    slope, free = float(x @ y / (x @ x)), len(x) - repeats.ngroups - 1
+    error = math.sqrt(((y - slope * x)**2).sum() / free / (x @ x))
+    return Fit(slope, error, float(t.ppf(0.975, free)) * error)
 
 
 # Tables ######################################################################
@@ -131,27 +142,27 @@ def side_by_side(case: Case, part: pd.DataFrame) -> pd.DataFrame:
     r"""A line for each variant on each size."""
     lines = []
     varying = [key for key in Size._fields if part[key].nunique() > 1]
-    keys = ['measured', 'variant', 'malloc']
     for size, own in part.groupby(list(Size._fields), sort=False):
-        found = {
-            **own.groupby(keys).milliseconds.median().dropna(),
-            **own.groupby(keys).megabytes.median().dropna()}
         named = dict(zip(Size._fields, size))
+        groups = own.groupby(['variant', 'malloc'])
+        found = {key: groups[column].median().dropna()
+                 for key, (column, _) in UNITS.items()}
         for variant in dict.fromkeys(own.variant):
             line = {key: named[key] if key == 'graph' else f'{named[key]:,}'
                     for key in varying}
             line['variant'] = variant
-            for measured, (_, unit) in UNITS.items():
+            for measured in dict.fromkeys(part.measured):
+                unit = UNITS[measured][1]
                 for malloc in case.malloc:
-                    name = unit if len(case.malloc) == 1 else (
-                        f'{unit}, {malloc}')
-                    value = found.get((measured, variant, malloc))
-                    if set(part.measured) >= {measured}:
-                        line[name] = _number(value)
-                other = found.get((measured, case.reference(variant),
-                                   case.malloc[-1]))
+                    name = f'{unit}, {malloc}' if len(case.malloc) > 1 else (
+                        unit)
+                    line[name] = _number(
+                        found[measured].get((variant, malloc)))
                 if measured == 'time' and case.beside:
-                    line[case.beside] = _ratio(value, other)
+                    ours, other = (found['time'].get((name, 'kept'), math.nan)
+                                   for name in [variant,
+                                                case.reference(variant)])
+                    line[case.beside] = _number(ours / other, '.2f')
             lines.append(line)
     return pd.DataFrame(lines)
 
@@ -161,21 +172,21 @@ def growth(name: str, case: Case,
     r"""A line for each variant and a column for each size, and exponents."""
     out = {}
     for axis in AXES:
-        line_of = along(part, axis, case)
         for measured, (_, unit) in UNITS.items():
-            found = medians(line_of, axis, measured)
+            found = values(along(part, axis, case), axis, measured)
             sizes = sorted({size for own in found.values()
-                            for size in own.index})
+                            for size in sizes_of(own)})
             lines = []
             for variant, own in found.items():
+                middle = medians(own)
                 line = {unit: variant, **{
-                    f'{size:,} {axis}': _number(own.get(size))
+                    f'{size:,} {axis}': _number(middle.get(size))
                     for size in sizes}}
                 if case.split and measured == 'time':
-                    line['exponent in the cache'] = _fit(exponent(
-                        own[own.index < case.split]))
-                lines.append({**line, 'exponent': _fit(exponent(
-                    own, case.split))})
+                    line['exponent in the cache'] = str(
+                        exponent(own[sizes_of(own) < case.split]) or '–')
+                lines.append({**line, 'exponent': str(
+                    exponent(own, case.split) or '–')})
             if lines:
                 out[f'{name}: {measured.capitalize()} against {axis}'] = (
                     pd.DataFrame(lines))
@@ -220,18 +231,10 @@ def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             if title.split(':')[0] in ['layer', 'order', 'scaling']}
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | None, form: str = '.3g') -> str:
     if value is None or value != value:
         return '–'
-    return f'{value:,.0f}' if value >= 100 else f'{value:.3g}'
-
-
-def _ratio(value: float | None, other: float | None) -> str:
-    return '–' if value is None or other is None else f'{value / other:.2f}'
-
-
-def _fit(fit: tuple[float, float]) -> str:
-    return '–' if fit[0] != fit[0] else '{:.2f} ± {:.2f}'.format(*fit)
+    return f'{value:,.0f}' if value >= 100 else f'{value:{form}}'
 
 
 # Claims ######################################################################
@@ -249,57 +252,39 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     return found
 
 
-def verdict(gaps: list[Gap | None]) -> str:
-    r"""What the 95 % intervals of exponents above a claim say: no if one is
-    above it as a whole, yes if none reaches above it.
+def beside_gcn(ours: Fit | None, gcn: Fit | None, bound: float) -> str:
+    r"""Whether an exponent is at most that of GCN in the same run, or that of
+    the paper's formula where this is larger, as printed: 'yes' if its 95 %
+    interval does not reach above that of GCN, 'no' if all of it is above.
     """
-    found = [gap for gap in gaps if gap is not None and gap.mean == gap.mean]
-    if len(found) < len(gaps) or not gaps:
+    if ours is None or gcn is None:
         return 'not shown'
-    if any(gap.mean - gap.half > TOLERANCE for gap in found):
+    most = round(max(bound, gcn.slope + gcn.half), 2)
+    if round(ours.slope - ours.half, 2) > most:
         return 'no'
-    return ('yes' if all(gap.mean + gap.half <= TOLERANCE for gap in found)
-            else 'not shown')
+    return 'yes' if round(ours.slope + ours.half, 2) <= most else 'not shown'
 
 
-def above_gcn(part: pd.DataFrame, axis: str, name: str, gcn: str,
-              bound: float, split: int | None = None) -> Gap | None:
-    r"""The exponent of time above a bound, or above that of GCN if this is
-    larger: what the machine does to GCN is not the fault of AGCN.
-    """
-    ours, other = (slopes(part, axis, v, split) for v in [name, gcn])
-    return paired(ours, other.clip(lower=bound))
-
-
-def above(fit: tuple[float, float], bound: float) -> Gap:
-    r"""An exponent above a bound."""
-    return Gap(fit[0] - bound, float(t.ppf(0.975, FITTED - 2)) * fit[1])
+def all_of(verdicts: list[str]) -> str:
+    r"""The verdict on all of them."""
+    return next((v for v in ['no', 'not shown'] if v in verdicts), 'yes')
 
 
 def _formula(part: pd.DataFrame, measured: str, formula: str) -> Claim:
-    gaps: list[Gap | None] = []
-    texts = []
+    verdicts, texts = [], []
     for axis in AXES:
-        own = along(part, axis, CASES['complexity'])
         bound = PAPERS[measured][axis]
-        found = medians(own, axis, measured)
-        fits = {name: exponent(found[name]) for name in [EDGES, *AGCNS]
-                if name in found and len(found[name]) > 2}
-        gaps += [None if not {name, EDGES} <= set(fits) else
-                 above(fits[name], bound) if measured == 'memory' else
-                 above_gcn(own, axis, name, EDGES, bound) for name in AGCNS]
-        if set(fits) >= {EDGES, *AGCNS}:
-            powers = [fits[name][0] for name in AGCNS]
-            ratios = [found[name].iloc[-1] / found[EDGES].iloc[-1]
-                      for name in AGCNS]
-            texts.append(
-                f'{axis} {min(powers):.2f} to {max(powers):.2f} (paper: '
-                f'{bound}; GCN: {fits[EDGES][0]:.2f}; {min(ratios):.2f} to '
-                f'{max(ratios):.2f} times the {measured} of GCN at the '
-                f'largest)')
+        found = values(along(part, axis, CASES['complexity']), axis, measured)
+        fits = {name: exponent(found[name]) if name in found else None
+                for name in [EDGES, *AGCNS]}
+        verdicts += [beside_gcn(fits[name], fits[EDGES], bound)
+                     for name in AGCNS]
+        if all(fits.values()):
+            texts.append(f'{axis} {", ".join(str(fits[v]) for v in AGCNS)} '
+                         f'(GCN {fits[EDGES]}, paper {bound})')
     return Claim(
         f'AGCN needs {formula} in {measured}, the same as GCN.',
-        verdict(gaps), f'Exponents of AGCN in three settings: '
+        all_of(verdicts), f'Exponents of {"; ".join(AGCNS)}: '
         f'{"; ".join(texts)}.' if texts else 'Not enough sizes yet.')
 
 
@@ -309,53 +294,46 @@ def _trace(part: pd.DataFrame) -> Claim:
     """
     fits = {}
     for axis in AXES:
-        found = medians(along(part, axis, CASES['complexity']), axis, 'time')
-        if {PAPER, HALF_OPEN} <= set(found):
-            fits[axis] = exponent(found[HALF_OPEN] - found[PAPER])
-    fits = {axis: fit for axis, fit in fits.items() if fit[0] == fit[0]}
-    holds = 'not shown'
-    if set(fits) == set(AXES):
-        # It would be independent of the edges, and not proportional to them;
-        # what is in between may be noise.
-        gap = above(fits['edges'], 0)
-        holds = ('no' if gap.mean - gap.half > TOLERANCE else
-                 'yes' if gap.mean + gap.half < 1 - TOLERANCE else holds)
-    text = ', '.join(f'{axis} {_fit(fit)}' for axis, fit in fits.items())
+        found = values(along(part, axis, CASES['complexity']), axis, 'time')
+        fits[axis] = (exponent((found[HALF_OPEN] - found[PAPER]).dropna())
+                      if {PAPER, HALF_OPEN} <= set(found) else None)
+    holds, edges = 'not shown', fits['edges']
+    if edges and all(fits.values()):
+        # It would be independent of the edges, and not proportional to them.
+        holds = ('no' if edges.slope - edges.half > 0.01 else
+                 'yes' if edges.slope + edges.half < 1 else holds)
+    text = ', '.join(f'{axis} {fit}' for axis, fit in fits.items() if fit)
     return Claim(
         'The trace, and with it the nonlinearity of AGCN, costs O(N F^2).',
         holds, f'Exponents of the time that a gate which is half open takes '
         f'beyond a saturated one: {text}; O(N F^2) would be 1, 0 and 2, and '
         f'a sum over all edges and loops, O((|E| + N) F), at most 1, 1 and '
-        f'1.' if fits else 'Not enough sizes yet.')
+        f'1.' if text else 'Not enough sizes yet.')
 
 
 def _one_big_graph(part: pd.DataFrame) -> Claim:
-    time, memory = (medians(part, 'edges', m) for m in UNITS)
-    most = part.edges.max()
-    forms = [v for v in [EDGES, CSR, SPARSE] if most in time.get(v, [])
-             and most in memory.get(v, [])]
-    gcn = min(forms, key=lambda name: time[name][most], default='')
-    gaps: list[Gap | None] = []
-    texts = []
-    for name in [PAPER, RELATIVE, gcn]:
-        if not gcn or most not in time.get(name, []) or (
-                most not in memory.get(name, [])):
-            gaps.append(None)
-            continue
-        fits = [exponent(found[name], LEAVES_CACHE)
-                for found in [time, memory]]
-        gaps += [] if name == gcn else [above(fits[1], 1), above_gcn(
-            part, 'edges', name, gcn, 1, LEAVES_CACHE)]
-        texts.append(
-            f'{name}: exponents {_fit(fits[0])} and {_fit(fits[1])}, '
-            f'{time[name][most] / time[gcn][most]:.2f} and '
-            f'{memory[name][most] / memory[gcn][most]:.2f} times what the '
-            f'fastest form of GCN needs')
+    most, verdicts, texts = part.edges.max(), [], []
+    for measured in UNITS:
+        found = {name: own for name, own in values(
+            part, 'edges', measured).items() if most in sizes_of(own)}
+        middle = {name: medians(own)[most] for name, own in found.items()}
+        gcn = min([name for name in [EDGES, CSR, SPARSE] if name in found],
+                  key=middle.__getitem__, default='')
+        fits = {name: exponent(own, LEAVES_CACHE)
+                for name, own in found.items()}
+        for name in [PAPER, RELATIVE]:
+            ours, other = fits.get(name), fits.get(gcn)
+            verdicts.append(beside_gcn(ours, other, 1))
+            if ours and other:
+                texts.append(f'{measured} of {name} {ours}, {gcn} {other} '
+                             f'({middle[name] / middle[gcn]:.2f} times as '
+                             f'much)')
     return Claim(
         'AGCN has the same time and memory complexity as GCN. (one big '
-        'graph)', verdict(gaps), f'Time and memory against edges, up to '
-        f'{most:,}, where features do not fit into the cache: '
-        f'{"; ".join(texts)}.' if texts else 'Not enough sizes yet.')
+        'graph)', all_of(verdicts), f'Exponents against edges up to '
+        f'{most:,}, beside the best form of GCN, where features do not fit '
+        f'into the cache: {"; ".join(texts)}.' if texts else
+        'Not enough sizes yet.')
 
 
 # Figures #####################################################################
@@ -374,68 +352,71 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _draw_layer(part: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks.plots import plt, save
-    part = part[part.measured == 'time']
-    found = part.groupby(['variant', 'malloc']).milliseconds.median()
-    names = list(dict.fromkeys(part.variant))[::-1]
-    figure, panel = plt.subplots(figsize=(7, 0.42 * len(names) + 1))
-    for malloc, color, shift in [('default', '#bbbbbb', 0.2),
-                                 ('kept', '#0072b2', -0.2)]:
+    found = part[part.measured == 'time'].groupby(
+        ['variant', 'malloc']).milliseconds.median()
+    names = [name for name in BARS if name in set(part.variant)][::-1]
+    figure, panel = plt.subplots(figsize=(6.4, 0.6 * len(names) + 0.9))
+    for malloc, color, shift, text in [
+            ('default', '#bbbbbb', 0.2, 'as it is'),
+            ('kept', '#0072b2', -0.2, 'keep_memory()')]:
         bars = panel.barh(
             [i + shift for i in range(len(names))],
             [found.get((name, malloc), math.nan) for name in names], 0.4,
-            color=color, label=malloc)
-        panel.bar_label(bars, fmt=lambda v: _number(v), padding=2, fontsize=7)
-    panel.set_yticks(range(len(names)), names)
-    panel.set(xlabel='processor time (ms)', xscale='log')
+            color=color, label=text)
+        panel.bar_label(bars, fmt=lambda v: _number(v), padding=3)
+    panel.set_yticks(range(len(names)), names, fontsize=12)
+    panel.set_xlabel('forward and backward of a layer (ms)', fontsize=12)
     panel.grid(axis='y', visible=False)
-    panel.legend(loc='lower right', bbox_to_anchor=(1, 1), ncols=2,
-                 title='malloc', fontsize=8)
+    panel.margins(x=0.12)
+    panel.legend(loc='lower right', fontsize=12)
     return save(figure, folder, 'speed_layer')
 
 
-def _lines(panel: Any, part: pd.DataFrame, axis: str, measured: str,
-           split: int | None = None) -> None:
-    r"""A line for each variant, with its exponent in the legend."""
+def _lines(axes: Any, parts: list[pd.DataFrame], along_axes: list[str],
+           measured: list[str]) -> None:
+    r"""Panels with a line for each variant, and one legend above them."""
     from matplotlib.ticker import EngFormatter
 
     from benchmarks.plots import STYLES
-    for name, found in medians(part, axis, measured).items():
-        found = found[found > 0]
-        if found.empty:
-            continue
-        fit = exponent(found, split)
-        text = name if fit[0] != fit[0] else f'{name}: {_fit(fit)}'
-        panel.plot(found, label=text, markersize=4, **STYLES[LOOKS[name]])
-    panel.set_xlabel(axis)
-    if panel.lines:
-        panel.set(xscale='log', yscale='log')
-        panel.xaxis.set_major_formatter(EngFormatter(sep=''))
-        panel.tick_params(axis='x', which='minor', labelbottom=False)
-        panel.legend(loc='upper center', bbox_to_anchor=(0.5, -0.16),
-                     fontsize=7, handlelength=3, title='exponent',
-                     title_fontsize=7)
+    for panel, part, axis, what in zip(axes, parts, along_axes, measured):
+        for name, found in values(part, axis, what).items():
+            found = medians(found[found > 0])
+            if found.empty:
+                continue
+            panel.plot(found, label=name, linewidth=2, **STYLES[LOOKS[name]])
+        panel.set_xlabel(axis, fontsize=12)
+        if panel.lines:
+            panel.set(xscale='log', yscale='log')
+            panel.xaxis.set_major_formatter(EngFormatter(sep=''))
+            panel.tick_params(labelsize=11)
+            panel.tick_params(axis='x', which='minor', labelbottom=False)
+    handles, names = max((panel.get_legend_handles_labels()
+                          for panel in axes), key=lambda found: len(found[1]))
+    if names:
+        axes[0].figure.legend(handles, names, loc='lower center', fontsize=12,
+                              bbox_to_anchor=(0.5, 1),
+                              ncols=(len(names) + 1) // 2)
 
 
 def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks.plots import plt, save
-    figure, axes = plt.subplots(1, 2, figsize=(8, 4.6))
-    for panel, measured, label in zip(axes, UNITS, [
-            'processor time of a step (ms)', 'peak of memory (MB)']):
-        _lines(panel, part, 'edges', measured, LEAVES_CACHE)
-        panel.set_ylabel(label)
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.6))
+    _lines(axes, [part] * 2, ['edges'] * 2, list(UNITS))
+    for panel, label in zip(axes, ['time of a step (ms)',
+                                   'peak of memory (MB)']):
+        panel.set_ylabel(label, fontsize=12)
     axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
     return save(figure, folder, 'speed_scaling')
 
 
 def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks.plots import plt, save
-    figure, axes = plt.subplots(1, 3, sharey=True, figsize=(10, 4.4))
-    for panel, axis in zip(axes, AXES):
-        own = along(part, axis, CASES['complexity'])
-        _lines(panel, own, axis, 'time')
-        if len(own):
-            panel.set_title(', '.join(
-                f'{own[other].iloc[0]:,} {other}' for other in AXES
-                if other != axis), fontsize=9)
-    axes[0].set_ylabel('processor time (ms)')
+    figure, axes = plt.subplots(1, 3, sharey=True, figsize=(9, 3.4))
+    own = [along(part, axis, CASES['complexity']) for axis in AXES]
+    _lines(axes, own, AXES, ['time'] * 3)
+    for panel, rows, axis in zip(axes, own, AXES):
+        panel.set_title(', '.join(f'{rows[other].iloc[0]:,} {other}'
+                                  for other in AXES if other != axis)
+                        if len(rows) else '', fontsize=11)
+    axes[0].set_ylabel('time (ms)', fontsize=12)
     return save(figure, folder, 'speed_complexity')

@@ -1,4 +1,6 @@
 import math
+import os
+from collections import Counter
 
 import pandas as pd
 import pytest
@@ -218,11 +220,12 @@ def test_jobs(tmp_path):
     assert [job.size.edges for job in times][-2:] == [20_000_000, 40_000_000]
     assert EDGES in times[-3].variants and EDGES not in times[-2].variants
     memory = [job for job in found if job.measured == 'memory']
-    assert len(memory) == 5 + 5 + 4  # one process for each
+    assert len(memory) == 3 * (5 + 5 + 4)  # one process for each
+    assert [job.repeats for job in memory[:4]] == [(0, ), (1, ), (2, ), (0, )]
     assert all(job.malloc == 'kept' for job in found)
     assert len(times[0].rows) == 3 * 5
-    assert [job.malloc for job in jobs_of('layer')] == (
-        ['default'] * 7 + ['kept'] * 7)
+    count = Counter(job.malloc for job in jobs_of('layer'))
+    assert count['default'] == count['kept'] == 1 + 6 * 3
     # Tensors are counted after the timing, in the same process:
     assert {tuple(job.measured for job in group) for group in jobs(
         'complexity', CASES['complexity'], tmp_path)} == {('time', 'memory')}
@@ -256,9 +259,9 @@ def test_processes(tmp_path, monkeypatch):
     monkeypatch.setenv('MALLOC_TRIM_THRESHOLD_', '1000000')
     path = tmp_path / 'speed.csv'
     time = Job('recompute', Size('random', 6000, 10_000, 64), 'default',
-               'time', tuple(HOPS), 2, str(path))
+               'time', tuple(HOPS), (0, 1), str(path))
     memory = time._replace(malloc='kept', measured='memory',
-                           variants=('16 hops', ), repeats=1)
+                           variants=('16 hops', ), repeats=(0, ))
     for job in [time, memory]:
         (_, row, error), = runner.execute([job], measure.work, 1, '',
                                           keep=job.malloc == 'kept')
@@ -301,15 +304,29 @@ def test_only_missing_rows_are_made(tmp_path, monkeypatch):
     assert run() == [('default', 'time')] and len(table.read()) == len(rows)
 
 
+def test_malloc(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv('THP_MEM_ALLOC_ENABLE', 'mine')
+    with measure.variables('default'):
+        assert 'THP_MEM_ALLOC_ENABLE' not in os.environ
+    with measure.variables('huge pages'):
+        assert os.environ['THP_MEM_ALLOC_ENABLE'] == '1'
+    assert os.environ['THP_MEM_ALLOC_ENABLE'] == 'mine'
+    monkeypatch.setitem(measure.MALLOC, 'tcmalloc', {'LD_PRELOAD': None})
+    found = {group[0].malloc for group in jobs('layer', CASES['layer'],
+                                               tmp_path)}
+    assert found == {'default', 'kept', 'huge pages'}
+    assert "layer: no 'tcmalloc'. Install it" in capsys.readouterr().out
+
+
 def test_what_is_not_there_is_said(tmp_path, monkeypatch, capsys):
     def fail(data):
         raise measure.UnavailableError('It needs a miracle')
 
-    monkeypatch.setitem(CASES, 'knn', CASES['knn']._replace(
+    monkeypatch.setitem(CASES, 'weights', CASES['weights']._replace(
         variants={'a': fail, 'b': lambda data: list}))
-    measure.work(Job('knn', Size('random', 10, 20, 4), 'kept', 'time',
-                     ('a', 'b'), 1, str(tmp_path / 'a.csv')), '')
-    assert "knn: no 'a'. It needs a miracle" in capsys.readouterr().out
+    measure.work(Job('weights', Size('random', 10, 20, 4), 'kept', 'time',
+                     ('a', 'b'), (0, ), str(tmp_path / 'a.csv')), '')
+    assert "weights: no 'a'. It needs a miracle" in capsys.readouterr().out
     assert Table(tmp_path / 'a.csv', COLUMNS).read().variant.tolist() == ['b']
 
 
@@ -425,11 +442,12 @@ def test_table_of_sides():
     assert title.startswith('layer: What do')
     assert title.endswith('(10 nodes, 20 edges, 4 features)')
     assert frame.to_dict('split')['data'] == [
-        [EDGES, '2,000', '1,000', '1.00', '–', '–'],
-        [PAPER, '–', '250', '0.25', '–', '3.4']]
+        [EDGES, '2,000', '1,000', '–', '–', '1.00', '–', '–', '–', '–'],
+        [PAPER, '–', '250', '–', '–', '0.25', '–', '3.4', '–', '–']]
     assert frame.columns.tolist() == [
-        'variant', 'ms, default', 'ms, kept', 'times GCN on edge_index',
-        'MB, default', 'MB, kept']
+        'variant', 'ms, default', 'ms, kept', 'ms, huge pages',
+        'ms, tcmalloc', 'times GCN on edge_index', 'MB, default', 'MB, kept',
+        'MB, huge pages', 'MB, tcmalloc']
     (title, _), = show.main_tables(rows).items()
     assert title.startswith('What do')
 
@@ -447,22 +465,49 @@ def test_reordering_pays_back():
     assert back.values.tolist() == [['points', '3'], ['random', 'never']]
 
 
+def by_size(values, *factors):
+    r"""Values in one repeat for each factor."""
+    return pd.concat({i: pd.Series(values, dtype=float) * factor
+                      for i, factor in enumerate(factors or [1])}).swaplevel()
+
+
 def test_exponent_by_hand():
     sizes = [1, 2, 4, 8, 16, 32]
-    law = pd.Series([3 * n**1.5 for n in sizes], index=sizes)
-    assert show.exponent(law) == pytest.approx((1.5, 0), abs=1e-6)
+    law = {n: 3 * n**1.5 for n in sizes}
+    exact = pytest.approx((1.5, 0, 0), abs=1e-6)
+    assert show.exponent(by_size(law)) == exact
+    # A slow repeat is slow for all sizes:
+    assert show.exponent(by_size(law, 1, 5, 2)) == exact
     # Of the four largest sizes, in whatever order, or from one on:
-    bent = law.copy()
-    bent[1] = bent[2] = 100.
-    assert show.exponent(bent[::-1]) == pytest.approx((1.5, 0), abs=1e-6)
-    assert show.exponent(bent, 4) == pytest.approx((1.5, 0), abs=1e-6)
-    assert show.exponent(bent, 2)[0] < 1
-    assert show.exponent(law * 0 + 5) == (0, 0)
-    assert all(map(math.isnan, show.exponent(law[:2])))
+    bent = by_size({**law, 1: 100, 2: 100})
+    assert show.exponent(bent[::-1]) == exact == show.exponent(bent, 4)
+    assert show.exponent(bent, 2).slope < 1
+    assert show.exponent(by_size(dict.fromkeys(sizes, 5))) == pytest.approx(
+        (0, 0, 0))
+    assert show.exponent(by_size({1: 1, 2: 2}, 1, 1)) is None
     # Logarithms 0, 1, 0 at -1, 0, 1 (in powers of e): no slope, and an error
-    # of sqrt((2 / 3) / 1 / 2).
-    hill = pd.Series([1, math.e, 1], index=[1, math.e, math.e**2])
-    assert show.exponent(hill) == pytest.approx((0, (1 / 3)**0.5))
+    # of sqrt((2 / 3) / 1 / 2); a second time, 3 instead of 1 are free.
+    hill = {1: 1, math.e: math.e, math.e**2: 1}
+    assert show.exponent(by_size(hill))[:2] == pytest.approx(
+        (0, (1 / 3)**0.5))
+    assert show.exponent(by_size(hill, 1, 7))[:2] == pytest.approx(
+        (0, (4 / 3 / 3 / 4)**0.5))
+    assert str(show.exponent(by_size(law))) == '1.50 ± 0.00'
+
+
+def test_exponents_beside_gcn():
+    def verdict(slope, half, gcn=1.1, gcn_half=0.05, bound=1):
+        return show.beside_gcn(show.Fit(slope, 0, half),
+                               show.Fit(gcn, 0, gcn_half), bound)
+
+    assert verdict(1.1, 0.05) == verdict(0.5, 0.6) == 'yes'
+    assert verdict(1.1, 0.06) == verdict(1.2, 0.05) == 'not shown'
+    assert verdict(1.21, 0.05) == 'no'
+    # What the paper allows, though GCN needs less, is no more than claimed:
+    assert verdict(1.9, 0.1, bound=2) == 'yes'
+    assert show.beside_gcn(None, None, 1) == 'not shown'
+    assert show.all_of(['yes', 'not shown']) == 'not shown'
+    assert show.all_of(['not shown', 'no', 'yes']) == 'no'
 
 
 def test_tables_of_growth():
@@ -489,8 +534,8 @@ def test_claims_where_the_paper_is_right():
         rows_of('complexity', paper))] == ['yes'] * 3
     claim, = show.claims(rows_of('scaling', lambda name, N, E, F: E))
     assert claim.holds == 'yes'
-    assert ('AGCN, paper: exponents 1.00 ± 0.00 and 1.00 ± 0.00, 1.00 and '
-            '1.00 times what the fastest form') in claim.measured
+    assert ('time of AGCN, paper 1.00 ± 0.00, GCN, edge_index 1.00 ± 0.00 '
+            '(1.00 times as much)') in claim.measured
 
 
 def test_claims_are_beside_gcn():
@@ -498,7 +543,8 @@ def test_claims_are_beside_gcn():
     claim, *_ = show.claims(rows_of('complexity', lambda name, N, E, F:
                                     N**1.3 * F))
     assert claim.holds == 'yes'
-    assert 'nodes 1.30 to 1.30 (paper: 1; GCN: 1.30; 1.00 ' in claim.measured
+    assert ('nodes 1.30 ± 0.00, 1.30 ± 0.00, 1.30 ± 0.00 (GCN 1.30 ± 0.00, '
+            'paper 1)') in claim.measured
     claim, = show.claims(rows_of('scaling', lambda name, N, E, F: E**1.3))
     assert claim.holds == 'yes'
 
@@ -509,14 +555,19 @@ def test_claims_where_the_paper_is_wrong():
             (E + N) * F * (name == HALF_OPEN))
 
     found = show.claims(rows_of('complexity', time, lambda name, N, E, F:
-                                E * F))
+                                F * (N if name == EDGES else E)))
     assert [claim.holds for claim in found] == ['no'] * 3
-    assert 'edges 1.00 to 1.00 (paper: 0; GCN: 1.00; 1.00 to 1.00 ' in (
-        found[1].measured)
-    for law in [(lambda name, N, E, F: E**(1.2 if name == PAPER else 1)), (
-            lambda name, N, E, F: E)]:
-        claim, = show.claims(rows_of('scaling', law, lambda name, N, E, F:
-                                     E**1.2))
+    assert ('edges 1.00 ± 0.00, 1.00 ± 0.00, 1.00 ± 0.00 (GCN 0.00 ± 0.00, '
+            'paper 0)') in found[1].measured
+
+    def bad(name, N, E, F):
+        return E**(1.2 if name == PAPER else 1)
+
+    def good(name, N, E, F):
+        return E
+
+    for laws in [(bad, bad), (bad, good), (good, bad)]:
+        claim, = show.claims(rows_of('scaling', *laws))
         assert claim.holds == 'no'
 
 
@@ -557,7 +608,7 @@ def test_figures(tmp_path, monkeypatch):
                 for line in panel.lines] == NAMES
     time, memory = figures['speed_scaling'].axes
     assert len(time.lines) == 5 + 1 and len(memory.lines) == 5
-    assert len(figures['speed_layer'].axes[0].patches) == 2 * len(NAMES)
+    assert len(figures['speed_layer'].axes[0].patches) == 2 * 3
     assert show.draw(rows[:1], tmp_path) == []  # of few rows
     for figure in figures.values():
         plots.plt.close(figure)
