@@ -39,9 +39,9 @@ GROUPS = {
     'Time, memory and scale': ['speed', 'bfloat16', 'minibatch',
                                'distributed']}
 # What the page opens with: a figure of an experiment each.
-OPENING = {'noise': ('noise', 'Wrong edges hardly count'),
-           'speed': ('speed_layer', 'Less time, less memory'),
-           'depth': ('depth_cora', 'Depth without over-smoothing')}
+OPENING = {'noise': ('noise', 'Accuracy against wrong edges'),
+           'speed': ('speed_layer', 'Time and memory'),
+           'depth': ('depth_cora', 'Accuracy against depth')}
 MARKS = {'yes': '✓', 'no': '✗', 'not shown': '?'}
 NUMBER = re.compile(r'(\*\*)?[-+−]?\d|–$')  # how a cell of numbers begins
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
@@ -109,12 +109,14 @@ def page(sections: list[Section], quick: bool = False) -> str:
         tally.append('first looks with few runs, no results')
     return Template(TEMPLATE.read_text(encoding='utf-8')).substitute(
         command=f'python -m benchmarks report{" --quick" * quick}',
-        opening=''.join(map(_opening, sections)), tally=', '.join(tally),
+        opening=''.join(_opening(section) for name in OPENING
+                        for section in sections if section.name == name),
+        tally=', '.join(tally),
         summary=_summary(sections), sections=''.join(map(_section, sections)))
 
 
 def _opening(section: Section) -> str:
-    stem, title = OPENING.get(section.name, ('', ''))
+    stem, title = OPENING[section.name]
     return ''.join(
         f'<figure><h3><a href="#{section.name}">{escape(title)}</a></h3>'
         f'{_image(figure, section.caption(figure))}<figcaption>'
@@ -229,9 +231,9 @@ def markdown(sections: list[Section]) -> str:
     r"""All of RESULTS.md."""
     shown = [section for section in sections if len(section.rows)]
     parts = ['# Results', 'Made by `python -m benchmarks report` from the '
-             'rows in [results](results). Intervals are of 95 % and over paired '
-             'seeds. A claim holds (yes) or not (no) where intervals say so; '
-             'else it is not shown.']
+             'rows in [results](results). Intervals are of 95 % and over '
+             'paired seeds. A claim holds (yes) or not (no) where intervals '
+             'say so; else it is not shown.']
     for group, names in GROUPS.items():
         own = [section for section in shown if section.name in names]
         parts += [f'## {group}'] * bool(own)

@@ -91,6 +91,7 @@ def twice(path):
 
 def real(path):
     table.TABLE.path = Path(path)
+    runner.show = lambda *_: None  # what is there is not looked at here
     table.main(['--jobs', '1', '--datasets', 'Cora', '--runs', '1',
                 '--methods', 'lp', 'ica', '--root', 'data'])
 
@@ -350,10 +351,10 @@ def test_an_output_without_all_letters(tmp_path):
 
 @pytest.mark.parametrize('argv, message', [
     (['table', '--runs', '0'], "'0' is no whole number >= 1"),
-    (['tune', '--runs', '-1'], "'-1' is no whole number >= 1"),
+    (['depth', '--runs', '-1'], "'-1' is no whole number >= 1"),
     (['table', '--jobs', 'two'], "'two' is no whole number >= 1"),
     (['table', '--datasets', 'Coral'], "invalid choice: 'Coral'"),
-    (['table', '--checks', '--quick'], 'leave the other out'),
+    (['table', '--checks', '--quick'], 'leave --checks out'),
     (['tabel'], "no experiment 'tabel'; there are ablation, "),
 ])
 def test_bad_options(monkeypatch, capsys, argv, message):

@@ -13,7 +13,7 @@ from benchmarks import report, results
 BROWSER = next(filter(None, map(shutil.which, [
     'chromium', 'chromium-browser', 'google-chrome'])), None)
 # What a reader does: looks at all figures, then follows every link.
-READER = '''
+READER = """
 const seen = {
   page: document.documentElement.scrollWidth, window: innerWidth,
   images: document.images.length,
@@ -38,7 +38,7 @@ for (const link of document.querySelectorAll('a')) {
     seen.lost.push(id);
 }
 parent.postMessage(JSON.stringify(seen), '*');
-'''
+"""
 
 
 @pytest.fixture(scope='module')
