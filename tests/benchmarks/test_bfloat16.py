@@ -16,6 +16,13 @@ def test_measure(method, tmp_path, monkeypatch):
         assert row['epochs'] == 2
 
 
+def test_products_are_large_enough():
+    nodes = {'Cora': 2708, 'CiteSeer': 3327, 'PubMed': 19717}
+    assert set(nodes) == set(bfloat16.CITATION)
+    for name, number in nodes.items():
+        assert number * bfloat16.WIDTH[name] >= 2**20
+
+
 def test_tables(tmp_path):
     rows = pd.DataFrame([
         dict(method='AGCN (paper)', dataset='Cora', precision=precision,
