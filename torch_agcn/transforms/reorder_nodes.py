@@ -67,11 +67,12 @@ class ReorderNodes(BaseTransform):
                 _checks.refuse(name, f"'{key}' of layout "
                                f"'{found[key].layout}'", 'pass a dense or a '
                                f"COO tensor, e.g. '{key}.to_sparse_coo()'")
-        n_id = n_id.to(found['edge_index' if 'edge_index' in found else
-                             'adj_t'].device)
+        graph = found['edge_index' if 'edge_index' in found else 'adj_t']
+        n_id = n_id.to(graph.device() if isinstance(graph, SparseTensor)
+                       else graph.device)
         place = torch.empty_like(n_id)
         place[n_id] = torch.arange(num_nodes, device=n_id.device)
-        order = torch.from_numpy(edges.data).to(n_id.device)
+        order = torch.from_numpy(edges.data).to(n_id)  # its type, too
         for key in keys:
             if key == 'adj_t':
                 data.adj_t = _permuted(data.adj_t, n_id, place)
