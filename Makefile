@@ -43,6 +43,10 @@ test-data: $(VENV)/ready
 	$(INSTALL) --editable '.[images,hetero]'
 	$(BIN)/python -m pytest -m data
 
+# Opens the report in headless Chromium, which has to be there:
+test-browser: $(VENV)/ready
+	$(BIN)/python -m pytest tests/browser
+
 # What a package index would be given, checked as it checks it:
 dist: $(VENV)/ready
 	$(INSTALL) build twine

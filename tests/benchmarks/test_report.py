@@ -50,6 +50,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(report, 'MARKDOWN', tmp_path / 'RESULTS.md')
     monkeypatch.setattr(results, 'README', tmp_path / 'README.md')
     monkeypatch.setattr(report, 'readme_table', lambda sections: '| a |')
+    monkeypatch.setattr(report, 'readme_reasons', lambda sections: '- b')
     results.README.write_text('Nothing is generated here.')
     for name in ['one', 'two']:
         table = Table(tmp_path / f'{name}.csv', ['value'])
@@ -212,12 +213,23 @@ def test_a_readme_with_wrong_lines_is_left_alone(place, text, message):
     assert not (place / 'RESULTS.md').exists()
 
 
-def test_the_block_of_the_readme(place):
-    results.README.write_text('a\n<!-- results -->\nold\n'
+def test_the_blocks_of_the_readme(place):
+    results.README.write_text('<!-- reasons -->\n<!-- /reasons -->\na\n'
+                              '<!-- results -->\nold\n'
                               '<!-- /results -->\nb\n')
     report.main([])
     assert results.README.read_text() == (
-        'a\n<!-- results -->\n| a |\n<!-- /results -->\nb\n')
+        '<!-- reasons -->\n- b\n<!-- /reasons -->\na\n'
+        '<!-- results -->\n| a |\n<!-- /results -->\nb\n')
+
+
+def test_the_readme_is_that_of_the_rows():
+    sections = [report.Section(name, False, None)
+                for name in ['table', 'noise', 'speed', 'depth']]
+    text = (report.ROOT.parent / 'README.md').read_text(encoding='utf-8')
+    for name, content in [('reasons', report.readme_reasons(sections)),
+                          ('results', report.readme_table(sections))]:
+        assert report.fill_block(text, name, content) == text
 
 
 def test_the_table_of_the_readme():
