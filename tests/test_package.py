@@ -1,9 +1,9 @@
 import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -21,6 +21,7 @@ def test_core_needs_torch_and_pyg_alone():
     # What the extras bring, and nothing else may need at import:
     code = """
 import sys
+import tarfile
 for name in ['scipy', 'sklearn', 'matplotlib', 'pandas', 'yaml', 'PIL',
              'torch_scatter', 'torch_sparse', 'captum', 'yacs']:
     sys.modules[name] = None
@@ -34,23 +35,6 @@ print(conv(torch.rand(3, 4), torch.tensor([[0, 1], [1, 2]])).shape)
                          capture_output=True, text=True, cwd=ROOT,
                          check=False)
     assert 'torch.Size([3, 2])' in out.stdout, out.stderr
-
-
-def test_the_use_in_the_readme(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / 'README.md').read_text(encoding='utf-8')
-    code, *more = re.findall('```python\n(.*?)```', text, flags=re.DOTALL)
-    assert code.count('\n') <= 20
-    scope: dict = {}
-    exec(code, scope)
-    out = scope['Net']()(scope['data'].x, scope['data'].edge_index)
-    assert out.size() == (2708, 7)
-    # What the comment in its last line says:
-    last = code.strip().splitlines()[-1]
-    assert str(eval(last.split('#')[0], scope)) in last
-    for code in more:  # The examples build on each other.
-        exec(code, scope)
-    assert scope['data'].edge_weight.size() == (10556, )
 
 
 def test_wheel_has_the_package_and_nothing_else(tmp_path):
@@ -237,3 +221,19 @@ def test_public_names_are_enough(folder):
     found = {str(file.relative_to(ROOT)): uses for file in files
              if (uses := list(private_uses(file.read_text('utf-8'))))}
     assert not found
+
+
+def test_source_archive_has_all_that_tests_need(tmp_path):
+    pytest.importorskip('setuptools')
+    files = subprocess.run(['git', 'ls-files'], cwd=ROOT, text=True,
+                           capture_output=True, check=False).stdout.split()
+    if not files:
+        pytest.skip('no repository to compare it with')
+    subprocess.run([
+        sys.executable, '-c', 'import sys; from setuptools import build_meta; '
+        'build_meta.build_sdist(sys.argv[1])', tmp_path], cwd=ROOT, check=True,
+        capture_output=True)
+    archive, = tmp_path.glob('*.tar.gz')
+    with tarfile.open(archive) as content:
+        names = {name.partition('/')[2] for name in content.getnames()}
+    assert {f for f in files if (ROOT / f).exists()} - names == {'.gitignore'}
