@@ -187,8 +187,7 @@ def read(path: Path) -> dict[str, Any] | None:
         try:
             return torch.load(content, map_location='cpu', weights_only=True)
         except Exception as error:  # of any kind, depending on what is broken
-            print(f"'{file}' is broken, and the one before is taken: {error}",
-                  flush=True)
+            print(f"'{file}' is broken and left out: {error}", flush=True)
             os.replace(file, file.with_suffix('.broken'))
     return None
 
