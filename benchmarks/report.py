@@ -267,15 +267,17 @@ def _markdown_section(section: Section) -> list[str]:
 
 
 def without_gaps(frame: pd.DataFrame) -> pd.DataFrame | None:
-    r"""A table without columns and lines of which more than half is missing,
-    or none if not two cells of numbers are left.
+    r"""A table without columns of which more than half is missing, and
+    without lines of which also the first number is, or none if not two cells
+    of numbers are left.
     """
     filled = frame.map(_text) != '–'
     values = [name for name in frame if not name.endswith('published')
               and all(NUMBER.match(_text(cell)) for cell in frame[name])]
     kept = [name for name in values if filled[name].mean() >= 0.5]
     if kept:
-        filled = filled[filled[kept].mean(axis=1) >= 0.5]
+        filled = filled[(filled[kept].mean(axis=1) >= 0.5)
+                        | filled[kept[0]]]
     if values and filled[kept].to_numpy().sum() < 2:
         return None
     return frame.loc[filled.index, [name for name in frame
