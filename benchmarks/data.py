@@ -29,7 +29,8 @@ def load(name: str, split: str = 'public', seed: int = 0,
     if name not in DATASETS or split not in splits_of(name):
         raise ValueError(f"There is no split '{split}' of '{name}'; use one "
                          f"of {DATASETS}, and 'random' for images")
-    data = _graph(name, root).clone()
+    draw_of = seed if name in IMAGES else 0  # images too are drawn
+    data = _graph(name, draw_of, root).clone()
     if split == 'random':
         order = torch.randperm(
             data.num_nodes, generator=torch.Generator().manual_seed(seed))
@@ -70,16 +71,15 @@ def _rank(y: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _graph(name: str, root: str) -> Data:
+def _graph(name: str, seed: int, root: str) -> Data:
     if name in CITATION:
         from torch_agcn.datasets import Planetoid
         data = Planetoid(root, name, transform=T.NormalizeFeatures())[0]
         data.num_nodes = data.x.size(0)
         data.x = data.x.to_sparse().coalesce()
         return data
-    # The same images for all seeds, so that they are described but once:
     from torch_agcn.datasets import ImageGraph
-    return ImageGraph(root, name, k=8)[0]
+    return ImageGraph(root, name, k=8, seed=seed)[0]
 
 
 def load_heterophilous(name: str, seed: int = 0, root: str = 'data') -> Data:

@@ -29,7 +29,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,7 +170,7 @@ def graph(dataset: str, attack: str, level: float, seed: int,
         return load_heterophilous(dataset, seed, root)
     if attack == 'knn':
         data = load(dataset, 'random', seed, root)
-        data.edge_index = _neighbors(dataset, int(level), root)
+        data.edge_index = _neighbors(dataset, int(level), seed, root)
         return data
     data = load(dataset, root=root)
     edges = data.edge_index
@@ -200,9 +200,9 @@ def _factors(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
     return anisotropic_weights(x, edge_index, there) / there
 
 
-@cache
-def _neighbors(dataset: str, k: int, root: str) -> Tensor:
-    data = load(dataset, 'random', 0, root)
+@lru_cache(maxsize=2)
+def _neighbors(dataset: str, k: int, seed: int, root: str) -> Tensor:
+    data = load(dataset, 'random', seed, root)
     return KNNGraph(k, force_undirected=True, attr='x')(data).edge_index
 
 
