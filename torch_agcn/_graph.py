@@ -167,7 +167,7 @@ class Graph(NamedTuple):
 
     @property
     def is_matrix(self) -> bool:
-        r"""Whether :obj:`P` is a matrix on which energies are measured, too."""
+        r"""Whether :obj:`P` is a matrix, and energies are measured on it."""
         return (isinstance(self.P, CSR) and self.L.P is self.P
                 and self.L.degree is self.L.received and not is_traced())
 

@@ -1,5 +1,6 @@
 r"""Chance edges before training, and over-smoothing while a model trains."""
 import inspect
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -630,51 +631,59 @@ def _draw(records: list[Record]) -> Any:
         rows['gate'] = 'gate'
     names = {record.layer: record.name for record in records}
     epochs = sorted({record.epoch for record in records})
-    figure, axes = plt.subplots(len(rows), 2, figsize=(9, 2.2 * len(rows)),
-                                sharex='col', sharey='row', squeeze=False,
-                                layout='constrained')
-
-    def style(i: int, count: int, label: str) -> dict[str, Any]:
-        # From dark to light, which is visible in grey print as well.
-        shade = 0.85 * i / max(count - 1, 1)
-        return dict(color=plt.get_cmap('viridis')(shade), marker='osD^vP'[i],
-                    markersize=4, label=label)
-
-    shown = _some(epochs, 4)
-    for i, epoch in enumerate(shown):
-        look = style(i, len(shown), f'epoch {epoch}')
-        part = [r for r in records if r.epoch == epoch]
-        for ax, key in zip(axes[:, 0], rows):
-            if key == 'gate':
-                # Steps lead from one layer to the next:
-                points = [(r.layer - 1 + (k + 1) / len(r.gates), gate)
-                          for r in part for k, gate in enumerate(r.gates)]
-            else:
-                points = [(r.layer, getattr(r, key)) for r in part]
-            ax.plot(*zip(*points), **look)
-    shown = _some(sorted(names), 6)
-    for i, layer in enumerate(shown):
-        look = style(i, len(shown), f'{layer}: {names[layer]}')
-        part = [r for r in records if r.layer == layer]
-        for ax, key in zip(axes[:, 1], rows):
-            points = [(r.epoch, getattr(r, key)) for r in part
-                      if getattr(r, key) is not None]
-            if points:
-                ax.plot(*zip(*points), **look)
-
-    for (left, _), (key, label) in zip(axes, rows.items()):
-        left.set_ylabel(label)
-        if key == 'gate':
-            left.set_ylim(0, 1.05)
-        elif any(getattr(record, key) > 0 for record in records):
-            left.set_yscale('log')  # Smoothing is fast.
+    columns = [('layer', 'layer (0 is the input)', {
+        f'epoch {epoch}': [r for r in records if r.epoch == epoch]
+        for epoch in _some(epochs, 4)})]
+    if len(epochs) > 1:
+        columns.append(('epoch', 'epoch', {
+            f'{layer}: {names[layer]}': [
+                r for r in records if r.layer == layer]
+            for layer in _some(sorted(names), 5)}))
+    figure, axes = plt.subplots(
+        len(rows), len(columns), sharex='col', sharey='row', squeeze=False,
+        figsize=(4.5 * len(columns), 2 * len(rows)), layout='constrained')
+    for column, (x, label, lines) in zip(axes.T, columns):
+        for i, (name, part) in enumerate(lines.items()):
+            # From dark to light, which is visible in grey print as well.
+            shade = plt.get_cmap('viridis')(0.85 * i / max(len(lines) - 1, 1))
+            for ax, key in zip(column, rows):
+                points = _points(part, x, key)
+                ax.plot(*zip(*points), color=shade, label=name, markersize=4,
+                        marker='osD^v'[i] if len(points) <= 12 else None)
+        column[-1].set_xlabel(label)
+        column[-1].xaxis.get_major_locator().set_params(integer=True)
+        column[0].legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=3,
+                         frameon=False, fontsize='small')
+    for (left, *_), key in zip(axes, rows):
+        left.set_ylabel(rows[key])
+        _scale(left, [v for r in records if (v := getattr(r, key))])
     for ax in axes.flat:
         ax.grid(alpha=0.3)
-    axes[-1, 0].set_xlabel('layer (0 is the input)')
-    axes[-1, 0].xaxis.get_major_locator().set_params(integer=True)
-    axes[-1, 1].set_xlabel('epoch')
-    axes[-1, 1].xaxis.get_major_locator().set_params(integer=True)
-    for ax in axes[0]:
-        ax.legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=2,
-                  frameon=False)
     return figure
+
+
+def _points(records: list[Record], x: str,
+            key: str) -> list[tuple[float, float]]:
+    if key == 'gate' and x == 'layer':  # Hops lead from layer to layer.
+        return [(r.layer - 1 + (k + 1) / len(r.gates), gate)
+                for r in records for k, gate in enumerate(r.gates)]
+    return [(getattr(r, x), getattr(r, key)) for r in records
+            if getattr(r, key) is not None]
+
+
+def _scale(ax: Any, values: list[float]) -> None:
+    r"""A logarithmic axis for values over a decade or more, from zero on for
+    others; few ticks.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    decades = math.log10(max(values) / min(values)) if values else 0
+    if decades < 1:
+        ax.set_ylim(bottom=0)
+        ax.yaxis.set_major_locator(MaxNLocator(4))
+        return
+    ax.set_yscale('log')
+    ax.yaxis.set_major_locator(LogLocator(
+        subs=(1, 3) if decades < 2 else (1, ), numticks=5))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter('{x:g}')
