@@ -852,13 +852,12 @@ def test_plot():
     assert [line.get_label() for line in layers.lines] == [
         'epoch 0', 'epoch 3', 'epoch 5', 'epoch 8']
     assert [line.get_label() for line in epochs.lines] == [
-        '0: input', '1: convs.0', '3: convs.2', '4: convs.3', '6: convs.5',
-        '7: convs.6']
+        '0: input', '2: convs.1', '4: convs.3', '5: convs.4', '7: convs.6']
     shown = [r for r in recorder.records if r.mode == 'eval']
     assert layers.lines[1].get_xydata().tolist() == [
         [r.layer, r.relative_energy] for r in shown if r.epoch == 3]
     assert epochs.lines[2].get_xydata().tolist() == [
-        [r.epoch, r.relative_energy] for r in shown if r.layer == 3]
+        [r.epoch, r.relative_energy] for r in shown if r.layer == 4]
     figure = recorder.plot(mode='train')
     assert figure.axes[0].lines[0].get_ydata().tolist() == [
         r.dirichlet_energy for r in recorder.records
