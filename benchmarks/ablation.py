@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from benchmarks import plots, runner
+from benchmarks import plots, runner, settings
+from benchmarks.batches import gap_text
 from benchmarks.data import DATASETS, splits_of
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.settings import COLUMNS, latest, measure, settings_of
-from benchmarks.stats import by_seed, mean_error, pairs
+from benchmarks.stats import by_seed, mean_error
 
-__all__ = ['measure']
 QUESTION = 'What is each part of DeepAGCN worth?'
 METHOD, ALL = 'agcn_deep', 'all parts'
-TABLE = Table(RESULTS / 'ablation.csv', [*COLUMNS, 'depth', 'part'])
+TABLE = Table(RESULTS / 'ablation.csv', [*settings.COLUMNS, 'depth', 'part'])
 PARTS: dict[str, dict[str, Any]] = {
     ALL: {},
     'gate held open': {'beta': 1e30},
@@ -32,6 +31,7 @@ DEPTHS = [2, 16, 64]
 CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of the runs '
             f'(points) and its mean, with all parts and with one switched.'
             for name in DATASETS}
+measure = settings.measure
 
 
 class Task(NamedTuple):
@@ -48,28 +48,26 @@ class Task(NamedTuple):
 
 def by_depth(rows: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
     r"""Accuracies by seed and part, for each data set and depth."""
-    return {str(dataset): {int(depth): by_seed(runs, 'part') for depth, runs
-                           in found.groupby('depth')}
-            for dataset, found in latest(rows, 'depth', 'part').groupby(
-                'dataset', sort=False)}
+    return {str(dataset): {int(depth): by_seed(runs, 'part').reindex(
+        columns=PARTS) for depth, runs in found.groupby('depth')}
+        for dataset, found in settings.latest(rows, 'depth', 'part').groupby(
+            'dataset', sort=False)}
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies, and differences to all parts over the same seeds."""
     out = {}
     for dataset, found in by_depth(rows).items():
-        lines = []
-        for part in [p for p in PARTS if any(p in w for w in found.values())]:
-            line = {'': part}
-            for depth, wide in found.items():
-                name = f'{depth} layers'
-                line[name] = mean_error(wide[part]) if part in wide else '–'
-                line[f'{name}, difference'] = '–' if part == ALL else str(
-                    pairs(wide, part, ALL) or '–')
-            lines.append(line)
+        parts = [part for part in PARTS
+                 if any(wide[part].count() for wide in found.values())]
+        columns = {'': parts}
+        for depth, wide in found.items():
+            columns[f'{depth} layers'] = [mean_error(wide[p]) for p in parts]
+            columns[f'{depth} layers, difference'] = [
+                gap_text(wide, part, ALL, 1) for part in parts]
         out[f'{dataset}: test accuracy in percent, mean ± standard error '
             f'(runs), and the difference to all parts with its 95 % '
-            f'interval'] = pd.DataFrame(lines)
+            f'interval'] = pd.DataFrame(columns)
     return out
 
 
@@ -79,8 +77,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     for dataset, found in by_depth(rows).items():
         figure, axes = plots.panels(len(found), 2.6, 3.4, 2.2, sharey=True)
         for axis, (depth, wide) in zip(axes, found.items()):
-            plots.dots(axis, {part: wide[part].dropna() if part in wide
-                              else [] for part in PARTS},
+            plots.dots(axis, {part: wide[part].dropna() for part in PARTS},
                        {ALL: plots.STYLES['DeepAGCN']})
             axis.set(title=f'{depth} layers', xlabel='test accuracy (%)')
         figure.suptitle(f'{dataset}: DeepAGCN, a part switched at a time')
@@ -92,9 +89,8 @@ def answer(rows: pd.DataFrame) -> str:
     r"""What is lost without each part, at the greatest depth that shows it."""
     for dataset, found in by_depth(rows).items():
         for depth, wide in sorted(found.items(), reverse=True):
-            gaps = {part: pairs(wide, part, ALL) for part in PARTS
-                    if part != ALL}
-            texts = [f'{part} {gap}' for part, gap in gaps.items() if gap]
+            texts = [f'{part} {gap}' for part in PARTS
+                     if (gap := gap_text(wide, part, ALL, 1)) != '–']
             if texts:
                 return (f'On {dataset} with {depth} layers, minus all parts: '
                         + ', '.join(texts) + '.')
@@ -107,24 +103,14 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 
 def main(argv: list[str]) -> None:
-    options = runner.parser('ablation', ['Cora'], runs=5)
-    options.add_argument('--depths', nargs='+', type=runner.positive,
-                         default=DEPTHS, metavar='DEPTH',
-                         help=f'numbers of layers (default: '
-                         f'{" ".join(map(str, DEPTHS))})')
-    args = options.parse_args(argv)
-    fixed = {}
+    args = runner.parser('ablation', ['Cora'], runs=5).parse_args(argv)
+    depths, fixed = DEPTHS, {}
     if args.quick:
-        args.datasets, args.runs, args.depths = args.datasets[:1], 1, [2]
-        fixed = dict(epochs=30)
-    tasks = []
-    for seed in range(args.runs):
-        for dataset in args.datasets:
-            for depth in args.depths:
-                whole = json.loads(settings_of(METHOD, dataset,
-                                               num_layers=depth))
-                tasks += [Task(METHOD, dataset, splits_of(dataset)[0], depth,
-                               part, seed, runner.as_json(**{
-                                   **whole, **fixed, **change}))
-                          for part, change in PARTS.items()]
+        args.datasets, args.runs = args.datasets[:1], 1
+        depths, fixed = [2], dict(epochs=30)
+    tasks = [Task(METHOD, dataset, splits_of(dataset)[0], depth, part, seed,
+                  runner.as_json(**{**json.loads(settings.settings_of(
+                      METHOD, dataset, num_layers=depth)), **fixed, **change}))
+             for seed in range(args.runs) for dataset in args.datasets
+             for depth in depths for part, change in PARTS.items()]
     runner.run_and_report(sys.modules[__name__], tasks, args)

@@ -1,21 +1,34 @@
-r"""Networks of Table 1 on parts of a graph, and a loop for any batches."""
+r"""What experiments with training loops of their own share."""
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Identity, Module
 from torch_geometric.data import Data
+from torch_geometric.utils import index_to_mask
 
 from benchmarks import settings
 from benchmarks.baselines.agcn import Hops, Net
 from benchmarks.runner import as_json
+from benchmarks.stats import pairs
 from benchmarks.training import count_classes
 from torch_agcn import AGCNConv
+from torch_agcn.loader import MixedBatchSampler
 
 STEPS_PER_EPOCH = 3
+
+
+class Task(NamedTuple):
+    r"""One run. ``settings`` are all of them, as JSON."""
+
+    method: str
+    dataset: str
+    seed: int
+    settings: str
 
 
 def settings_of(method: str, dataset: str, quick: bool = False) -> str:
@@ -32,9 +45,21 @@ def settings_of(method: str, dataset: str, quick: bool = False) -> str:
         looked_at=9 if quick else 45)
 
 
+def make_loader(data: Data, nodes: Tensor, seeds: int,
+                num_neighbors: list[int]) -> Any:
+    r"""Batches of nodes to train on and of others, as many as steps."""
+    from torch_geometric.loader import NeighborLoader
+    part = data.clone()
+    part.x = data.x.to_dense()
+    part.train_mask = index_to_mask(nodes, data.num_nodes)
+    size = -(-nodes.numel() // STEPS_PER_EPOCH)
+    return NeighborLoader(part, num_neighbors, batch_sampler=MixedBatchSampler(
+        nodes, data.num_nodes, size, seeds - size))
+
+
 class Sampled(Hops):
-    r"""DiffusedMLP; that it may have a running estimate is what it
-    needs an :class:`~torch_agcn.AGCNConv` for.
+    r"""DiffusedMLP with an :class:`~torch_agcn.AGCNConv`, which may have a
+    running estimate.
     """
 
     def __init__(self, in_channels: int, hidden_channels: int,
@@ -45,16 +70,6 @@ class Sampled(Hops):
         self.diffusion = AGCNConv(out_channels, out_channels, cached=True,
                                   bias=False, momentum=momentum, **kwargs)
         self.diffusion.lin = Identity()
-
-
-def loss_of(out: Tensor, batch: Data) -> Tensor:
-    r"""The mean over the nodes of a batch to train on: those with all their
-    neighbors.
-    """
-    mask = batch.train_mask.clone()
-    mask[batch.get('batch_size', mask.numel()):] = False
-    loss = F.cross_entropy(out[mask], batch.y[mask], reduction='sum')
-    return loss / mask.sum().clamp(min=1)  # there may be none
 
 
 def make_model(data: Data, *, head: str, hidden_channels: int, p: float,
@@ -74,6 +89,16 @@ def make_optimizer(model: Any, lr: float,
     return torch.optim.Adam(
         [dict(params=first, weight_decay=weight_decay), dict(params=rest)],
         lr=lr)
+
+
+def loss_of(out: Tensor, batch: Data) -> Tensor:
+    r"""The mean over the nodes of a batch to train on: those with all their
+    neighbors.
+    """
+    mask = batch.train_mask.clone()
+    mask[batch.get('batch_size', mask.numel()):] = False
+    loss = F.cross_entropy(out[mask], batch.y[mask], reduction='sum')
+    return loss / mask.sum().clamp(min=1)  # there may be none
 
 
 def train_best(model: Module, epochs: int, train: Callable[[], None],
@@ -97,3 +122,19 @@ def train_best(model: Module, epochs: int, train: Callable[[], None],
     model.load_state_dict(state)
     model.eval()
     return best_epoch, best
+
+
+def accuracies(logits: Tensor, graph: Any) -> dict[str, float]:
+    r"""The accuracies of validation and test, in percent."""
+    hit = 100 * (logits.argmax(-1) == graph.y).double()
+    return {'val_accuracy': round(float(hit[graph.val_mask].mean()), 3),
+            'test_accuracy': round(float(hit[graph.test_mask].mean()), 3)}
+
+
+def gap_text(wide: pd.DataFrame, ours: Any, other: Any,
+             digits: int = 2) -> str:
+    r"""The mean difference of two columns with its 95 % interval, or a dash
+    where there is none.
+    """
+    gap = None if ours == other else pairs(wide, ours, other)
+    return '–' if gap is None else gap.text(digits)

@@ -1,14 +1,20 @@
 r"""The data sets of the benchmarks, with splits that a seed decides."""
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 import torch_geometric.transforms as T
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.utils import remove_self_loops, to_undirected
 
 CITATION = ['Cora', 'CiteSeer', 'PubMed']
 IMAGES = ['MNIST', 'CIFAR10', 'Digits']
 DATASETS = CITATION + IMAGES
+# Neighbors are of other classes; the last two are scored by the ROC curve.
+HETEROPHILOUS = ['texas', 'wisconsin', 'cornell', 'actor', 'minesweeper',
+                 'tolokers']
+BY_CURVE = ['minesweeper', 'tolokers']
 SPLITS = ['public', 'random']
 
 
@@ -23,7 +29,8 @@ def load(name: str, split: str = 'public', seed: int = 0,
     if name not in DATASETS or split not in splits_of(name):
         raise ValueError(f"There is no split '{split}' of '{name}'; use one "
                          f"of {DATASETS}, and 'random' for images")
-    data = _graph(name, root).clone()
+    draw_of = seed if name in IMAGES else 0  # images too are drawn
+    data = _graph(name, draw_of, root).clone()
     if split == 'random':
         order = torch.randperm(
             data.num_nodes, generator=torch.Generator().manual_seed(seed))
@@ -64,13 +71,45 @@ def _rank(y: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _graph(name: str, root: str) -> Data:
+def _graph(name: str, seed: int, root: str) -> Data:
     if name in CITATION:
         from torch_agcn.datasets import Planetoid
         data = Planetoid(root, name, transform=T.NormalizeFeatures())[0]
         data.num_nodes = data.x.size(0)
         data.x = data.x.to_sparse().coalesce()
         return data
-    # The same images for all seeds, so that they are described but once:
     from torch_agcn.datasets import ImageGraph
-    return ImageGraph(root, name, k=8)[0]
+    return ImageGraph(root, name, k=8, seed=seed)[0]
+
+
+def load_heterophilous(name: str, seed: int = 0, root: str = 'data') -> Data:
+    r"""A graph of PyG's whose neighbors are of other classes, with one of its
+    ten splits.
+    """
+    from torch_geometric.datasets import (
+        Actor,
+        HeterophilousGraphDataset,
+        WebKB,
+    )
+    folder = str(Path(root) / 'heterophilous')
+    if name == 'actor':
+        data = Actor(f'{folder}/actor')[0]
+    else:
+        data = (HeterophilousGraphDataset if name in BY_CURVE else WebKB)(
+            folder, name)[0]
+    edges = to_undirected(remove_self_loops(data.edge_index)[0])
+    out = Data(x=data.x.float(), y=data.y, edge_index=edges,
+               num_nodes=data.num_nodes)
+    for key in ['train_mask', 'val_mask', 'test_mask']:
+        out[key] = data[key][:, seed % 10].bool()
+    return out
+
+
+def score(name: str, out: Tensor, y: Tensor) -> float:
+    r"""The accuracy of logits, or the area under the ROC curve, in percent."""
+    if name in BY_CURVE:
+        from sklearn.metrics import roc_auc_score
+        value = roc_auc_score(y, out.softmax(dim=-1)[:, 1])
+    else:
+        value = (out.argmax(dim=-1) == y).double().mean()
+    return round(100 * float(value), 3)

@@ -5,14 +5,12 @@ networks are the same but for the convolution: a linear map of the keywords
 for each type of nodes, then two layers of one convolution per type of edges,
 to whose sum a linear map of the nodes' own features is added, and a linear
 map to the genres. Without a graph, that map is all there is. ``agcn_open`` is
-``agcn`` with its gates held open: what lies between these two is owed to the
-gates, and to the map of the target nodes' features that they mix in where
-they close.
+``agcn`` with its gates held open.
 
-Each method has the same budget: four settings, of which the one with the best
-mean accuracy in validation counts, and the epoch of the lowest validation
-loss. AGCN's sharpness is learnt. The test set is not balanced, which the
-training set is: hence the F1 score, the mean of those of the genres.
+Each method has four settings, of which the one with the best mean accuracy in
+validation counts, and the epoch of the lowest validation loss. AGCN's
+sharpness is learnt. The test set is not balanced, which the training set is:
+hence the F1 score, the mean of those of the genres.
 """
 import json
 import sys
@@ -20,8 +18,9 @@ import time
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -29,9 +28,11 @@ from torch.nn import Linear, Module, ModuleDict, ModuleList
 from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 
 from benchmarks import plots, runner
+from benchmarks.baselines import agcn
+from benchmarks.batches import Task, accuracies, gap_text
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.sparse import CSR
-from benchmarks.stats import paired
+from benchmarks.stats import by_seed, mean_error
 from benchmarks.training import count_classes, dropout, fit
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import IMDB
@@ -50,19 +51,10 @@ FIXED = dict(hidden_channels=64, num_layers=2, weight_decay=5e-4, epochs=200,
              patience=50)
 GRID = [dict(lr=lr, p=p) for lr in (0.01, 0.003) for p in (0.5, 0.8)]
 TABLE = Table(RESULTS / 'hetero.csv', [
-    'method', 'dataset', 'seed', 'settings', 'epochs', 'val_loss',
-    'val_accuracy', 'test_accuracy', 'test_f1', 'gates', 'seconds'])
+    *Task._fields, 'epochs', 'val_loss', 'val_accuracy', 'test_accuracy',
+    'test_f1', 'gates', 'seconds'])
 CAPTIONS = {'hetero_imdb': 'IMDB: test accuracy of single runs (points), '
-            'their mean and its standard error.'}
-
-
-class Task(NamedTuple):
-    r"""One run. ``settings`` are all of them, as JSON."""
-
-    method: str
-    dataset: str
-    seed: int
-    settings: str
+            'and their mean.'}
 
 
 # Networks ####################################################################
@@ -116,19 +108,6 @@ class Net(Module):
         return self.lin(h['movie'])
 
 
-@torch.no_grad()
-def gates_of(model: Module, graph: Any) -> list[float]:
-    r"""The gates of all layers and types of edges, in evaluation mode."""
-    found: list[float] = []
-    hooks = [conv.register_forward_hook(
-        lambda conv, args, _: found.append(float(conv.gate(*args))))
-        for conv in model.modules() if isinstance(conv, AGCNConv)]
-    model.eval()(graph.x, graph.edge_index)
-    for hook in hooks:
-        hook.remove()
-    return found
-
-
 # Runs ########################################################################
 
 
@@ -155,20 +134,14 @@ def measure(task: Task, root: str) -> dict[str, Any]:
     model = Net(task.method, graph, count_classes(graph.y), **settings)
     run = fit(model, graph, **options)
     seconds = time.perf_counter() - start
-    right = run.logits.argmax(-1) == graph.y
+    f1 = f1_score(run.logits.argmax(-1)[graph.test_mask],
+                  graph.y[graph.test_mask])
     return dict(
         **task._asdict(), epochs=run.epochs,
         val_loss=round(run.extra['val_loss'], 5),
-        val_accuracy=_percent(right[graph.val_mask].float().mean()),
-        test_accuracy=_percent(right[graph.test_mask].float().mean()),
-        test_f1=_percent(f1_score(run.logits.argmax(-1)[graph.test_mask],
-                                  graph.y[graph.test_mask])),
-        gates=' '.join(f'{gate:.4g}' for gate in gates_of(model, graph)),
+        **accuracies(run.logits, graph), test_f1=round(100 * f1, 3),
+        gates=' '.join(f'{gate:.4g}' for gate in agcn.gates(model, graph)),
         seconds=round(seconds, 2))
-
-
-def _percent(share: Tensor | float) -> float:
-    return round(100 * float(share), 3)
 
 
 def f1_score(predicted: Tensor, true: Tensor) -> float:
@@ -186,36 +159,27 @@ def f1_score(predicted: Tensor, true: Tensor) -> float:
 def chosen(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""The rows of each method with its settings that validation prefers."""
     out = {}
-    for method in METHODS:
+    for method in [m for m in METHODS if (rows.method == m).any()]:
         part = rows[rows.method == method]
-        if len(part):
-            best = part.groupby('settings').val_accuracy.mean().idxmax()
-            out[method] = part[part.settings == best]
+        best = part.groupby('settings').val_accuracy.mean().idxmax()
+        out[method] = part[part.settings == best]
     return out
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies with the chosen settings."""
-    lines = []
-    for method, part in chosen(rows).items():
-        settings = json.loads(part.settings.iloc[0])
-        gates = [float(gate) for text in part.gates.dropna().astype(str)
-                 for gate in text.split()]
+    lines, found = [], chosen(rows)
+    wide = by_seed(pd.concat(found.values()))
+    for method, part in found.items():
+        gates = np.array([text.split() for text in part.gates.dropna().astype(
+            str)], dtype=float)
         lines.append([
-            METHODS[method], _mean(part.val_accuracy),
-            _mean(part.test_accuracy), _mean(part.test_f1), len(part),
-            ', '.join(f'{key}={settings[key]}' for key in GRID[0]),
-            f'{min(gates):.3g} … {max(gates):.3g}' if gates else '–',
-            f'{part.epochs.median():.0f}', f'{part.seconds.median():.0f}'])
-    return {'IMDB: percent, mean ± standard error': pd.DataFrame(
-        lines, columns=['', 'validation', 'test accuracy', 'test F1', 'runs',
-                        'settings', 'gates', 'epochs', 'seconds'])}
-
-
-def _mean(values: pd.Series) -> str:
-    if len(values) == 1:
-        return f'{values.mean():.1f}'
-    return f'{values.mean():.1f} ± {values.sem():.1f}'
+            METHODS[method], mean_error(part.test_accuracy),
+            mean_error(part.test_f1), gap_text(wide, 'agcn', method, 1),
+            f'{gates.min():.3g} … {gates.max():.3g}' if gates.size else '–'])
+    return {'IMDB: percent, mean ± standard error (runs)': pd.DataFrame(
+        lines, columns=['', 'test accuracy', 'test F1', 'ours minus it, 95 % '
+                        'interval', 'gates'])}
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -234,11 +198,9 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""Ours beside the others."""
-    found = {method: part.set_index('seed').test_accuracy
-             for method, part in chosen(rows).items()}
-    gaps = {METHODS[m]: paired(found['agcn'], found[m])
-            for m in found if m != 'agcn'} if 'agcn' in found else {}
-    texts = [f'{name} {gap}' for name, gap in gaps.items() if gap]
+    frame, = tables(rows).values()
+    texts = [f'{name} {gap}' for name, _, _, gap, _ in frame.to_numpy()
+             if gap != '–']
     return (f'IMDB: {METHODS["agcn"]} minus others, with 95 % intervals: '
             + ', '.join(texts) + '.' if texts else '')
 

@@ -29,7 +29,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.utils import remove_self_loops, to_undirected
 
 from benchmarks import attacks, plots, runner
 from benchmarks.baselines import (
@@ -50,7 +49,15 @@ from benchmarks.baselines import (
     gnnguard,
     mlp,
 )
-from benchmarks.data import CITATION, IMAGES, load
+from benchmarks.data import (
+    BY_CURVE,
+    CITATION,
+    HETEROPHILOUS,
+    IMAGES,
+    load,
+    load_heterophilous,
+    score,
+)
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.stats import mean_error, paired
 from benchmarks.training import Run
@@ -60,8 +67,6 @@ from torch_agcn.transforms import AnisotropicWeights, KNNGraph
 
 QUESTION = ('What do wrong edges cost, and how much of it do '
             'AnisotropicWeights keep?')
-HETERO = ['texas', 'wisconsin', 'cornell', 'actor', 'minesweeper', 'tolokers']
-AUC = ['minesweeper', 'tolokers']  # scored by the area under the ROC curve
 PEERS = ['gcn_jaccard', 'gcn_svd', 'gnnguard']
 LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'gat': 'GAT', 'appnp': 'APPNP',
           'gated': 'GatedDiffusion', 'gcnii': 'GCNII',
@@ -113,7 +118,8 @@ FAMILIES = {
                     ['gcn', *PEERS, 'evaded'], ['gcn', 'evaded']),
     'adaptive': Family(CITATION, [0.05, 0.1, 0.25], [], ['gcn', 'evaded']),
     'knn': Family(IMAGES, [8.0, 16.0, 32.0, 64.0], ['gcn'], ['gcn']),
-    'none': Family(HETERO, [0.0], ['mlp', 'gcn', 'appnp'], ['gcn', 'appnp']),
+    'none': Family(HETEROPHILOUS, [0.0], ['mlp', 'gcn', 'appnp'],
+                   ['gcn', 'appnp']),
 }
 SEARCH_SEED, FIRST_SEED = 0, 100
 KEYS = ['method', 'dataset', 'attack', 'level', 'weighted']
@@ -161,10 +167,10 @@ def graph(dataset: str, attack: str, level: float, seed: int,
           root: str) -> Data:
     r"""A graph with wrong edges, the same for all methods."""
     if attack == 'none':
-        return _by_nature(dataset, seed, root)
+        return load_heterophilous(dataset, seed, root)
     if attack == 'knn':
         data = load(dataset, 'random', seed, root)
-        data.edge_index = _neighbors(dataset, int(level), root)
+        data.edge_index = _neighbors(dataset, int(level), seed, root)
         return data
     data = load(dataset, root=root)
     edges = data.edge_index
@@ -194,31 +200,10 @@ def _factors(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
     return anisotropic_weights(x, edge_index, there) / there
 
 
-@cache
-def _neighbors(dataset: str, k: int, root: str) -> Tensor:
-    data = load(dataset, 'random', 0, root)
+@lru_cache(maxsize=2)
+def _neighbors(dataset: str, k: int, seed: int, root: str) -> Tensor:
+    data = load(dataset, 'random', seed, root)
     return KNNGraph(k, force_undirected=True, attr='x')(data).edge_index
-
-
-def _by_nature(dataset: str, seed: int, root: str) -> Data:
-    r"""A graph of PyG's with one of its ten splits."""
-    from torch_geometric.datasets import (
-        Actor,
-        HeterophilousGraphDataset,
-        WebKB,
-    )
-    folder = str(Path(root) / 'heterophilous')
-    if dataset == 'actor':
-        data = Actor(f'{folder}/actor')[0]
-    else:
-        data = (HeterophilousGraphDataset if dataset in AUC else WebKB)(
-            folder, dataset)[0]
-    edges = to_undirected(remove_self_loops(data.edge_index)[0])
-    out = Data(x=data.x.float(), y=data.y, edge_index=edges,
-               num_nodes=data.num_nodes)
-    for key in ['train_mask', 'val_mask', 'test_mask']:
-        out[key] = data[key][:, seed % 10].bool()
-    return out
 
 
 @lru_cache(maxsize=2)
@@ -253,8 +238,9 @@ def measure(task: Task, root: str) -> dict[str, Any]:
                                     **json.loads(task.settings))
         epochs, out = run.epochs, run.logits
     return {**task._asdict(), 'epochs': epochs,
-            'val_score': score(task, out, data, data.val_mask),
-            'test_score': score(task, out, data, data.test_mask),
+            **{f'{part}_score': score(task.dataset, out[mask], data.y[mask])
+               for part, mask in [('val', data.val_mask),
+                                  ('test', data.test_mask)]},
             'seconds': round(time.perf_counter() - start, 2)}
 
 
@@ -267,17 +253,6 @@ def _evade(task: Task, data: Data, root: str) -> Tensor:
     with torch.enable_grad():
         model = attacks.surrogate(clean, task.seed).eval()
     return model(data.x, data.edge_index, data.get('edge_weight'))
-
-
-def score(task: Task, out: Tensor, data: Data, mask: Tensor) -> float:
-    r"""In percent."""
-    y = data.y[mask]
-    if task.dataset in AUC:
-        from sklearn.metrics import roc_auc_score
-        value = roc_auc_score(y, out.softmax(dim=-1)[mask, 1])
-    else:
-        value = (out[mask].argmax(dim=-1) == y).double().mean()
-    return round(100 * float(value), 3)
 
 
 def search(task: Task, root: str) -> dict[str, Any]:
@@ -372,8 +347,9 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                  for d in family.datasets
                  if ((rows.attack == name) & (rows.dataset == d)).any()}
         if name == 'none' and parts:
-            out[f'Test score in percent (ROC AUC of {" and ".join(AUC)}), '
-                f'mean ± standard error (runs): {TITLES[name]}'] = pd.concat(
+            out['Test score in percent (ROC AUC of '
+                f'{" and ".join(BY_CURVE)}), mean ± standard error (runs): '
+                f'{TITLES[name]}'] = pd.concat(
                     [_frame(part, {0.0: dataset}).set_index('')
                      for dataset, part in parts.items()],
                     axis=1).fillna('–').reset_index()
@@ -543,7 +519,7 @@ def answer(rows: pd.DataFrame) -> str:
 
 
 def main(argv: list[str]) -> None:
-    every = [*CITATION, *IMAGES, *HETERO]
+    every = [*CITATION, *IMAGES, *HETEROPHILOUS]
     options = runner.parser('noise', every, of=every)
     options.add_argument('--attacks', nargs='+', default=list(FAMILIES),
                          choices=list(FAMILIES), metavar='NAME',

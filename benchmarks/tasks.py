@@ -1,7 +1,6 @@
 r"""Other tasks: links, whole graphs, and neighbors of other classes.
 
-The paper measures none of these. No data is fetched but Cora, which comes
-with the package.
+The paper measures none of these.
 
 * ``links``: edges of Cora that were taken away are told from pairs without an
   edge, by the product of the embeddings of their ends. An edge of the
@@ -9,10 +8,8 @@ with the package.
 * ``digits``: each image of scikit-learn's digits is a graph, a node for each
   pixel with ink, joined to its neighbors in the image, with its intensity and
   position as features. Many graphs are one batch, each with gates of its own.
-* ``homophily-0.1`` to ``-0.9``: one graph of five classes, where this share of
-  the edges joins nodes of the same class; at 0.2 neighbors say nothing. All
-  features are weak: a perceptron gets little more than half of the nodes
-  right.
+* ``texas`` to ``tolokers``: graphs whose neighbors are mostly of other
+  classes, each with its ten splits.
 
 For links and digits, the encoder has two layers: PyG's ``GCN``, or ``AGCN``
 with all that is its default, or with ``energy='relative', beta=1.0,
@@ -20,12 +17,11 @@ residual=True``. The perceptron is the latter with its gate held shut
 (``beta=0``), which does not see the graph. Nothing is searched; the weights of
 the best validation score are kept.
 
-Neighbors of other classes are what one would not smooth over, and all that a
-network can do is to smooth less. So each method has three values of one
-setting, of which the validation set chooses for each graph: ``beta`` for
-AGCN, the restart ``alpha`` for APPNP, which is DiffusedMLP with the gate held
-open, dropout for the others. The graphs are small: four
-hops reach most nodes.
+Neighbors of other classes are what one would not smooth over, and all that
+these networks can do is to smooth less. So each method has three values of
+one setting, of which validation chooses for each graph and split: ``beta`` for
+AGCN and DiffusedMLP, the restart ``alpha`` for APPNP, which is DiffusedMLP
+with the gate held open, dropout for the others. Four hops are taken.
 """
 import json
 import sys
@@ -35,7 +31,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -46,26 +41,26 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCN, global_mean_pool
 from torch_geometric.transforms import RandomLinkSplit
-from torch_geometric.utils import (
-    grid,
-    index_to_mask,
-    negative_sampling,
-    subgraph,
-    to_undirected,
-)
+from torch_geometric.utils import grid, negative_sampling, subgraph
 
 from benchmarks import plots, runner, settings
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.batches import train_best
-from benchmarks.data import draw_per_class, draw_share, load
+from benchmarks.data import (
+    BY_CURVE,
+    HETEROPHILOUS,
+    draw_share,
+    load,
+    load_heterophilous,
+    score,
+)
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.stats import paired
 from benchmarks.training import count_classes
 from torch_agcn import AGCN
 from torch_agcn.diagnostics import SmoothnessRecorder
 
-LEVELS = [0.1, 0.2, 0.3, 0.5, 0.7, 0.9]
-DATASETS = ['links', 'digits', *[f'homophily-{level}' for level in LEVELS]]
+DATASETS = ['links', 'digits', *HETEROPHILOUS]
 QUESTION = ('What is AGCN worth for links, whole graphs, and neighbors of '
             'other classes?')
 LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'agcn_paper': 'AGCN (paper)',
@@ -80,7 +75,6 @@ GRIDS: dict[str, dict[str, list[float]]] = {
     'agcn_paper': dict(beta=[0.1, 1.0, 5.0]),
     'appnp': dict(alpha=[0.1, 0.5, 0.9]),
     'agcn': dict(beta=[0.1, 1.0, 50.0])}
-CLASSES = 5
 TABLE = Table(RESULTS / 'tasks.csv', [
     'method', 'dataset', 'seed', 'settings', 'chosen', 'epochs', 'val_score',
     'test_score', 'gates', 'seconds'])
@@ -89,8 +83,8 @@ TITLES = {'links': 'Links of Cora: area under the ROC curve (%)',
 CAPTIONS = {
     'tasks_scores': 'Links and whole graphs: the mean over the runs as a '
     'line, a point for each run.',
-    'tasks_homophily': 'Test accuracy against the share of edges within a '
-    'class, mean and standard error over the runs.',
+    'tasks_heterophilous': 'Neighbors of other classes: differences to a '
+    'perceptron, which does not see the graph, with 95 % intervals.',
 }
 
 
@@ -195,12 +189,12 @@ def run_links(task: Task, root: str, *, hidden_channels: int,
         F.binary_cross_entropy_with_logits(out, label).backward()
         optimizer.step()
 
-    def score(data: Data) -> float:
+    def area(data: Data) -> float:
         return auc(model(data.x, data.edge_index), data)
 
-    best = train_best(model, epochs, train, lambda: score(val_data))
+    best = train_best(model, epochs, train, lambda: area(val_data))
     with torch.no_grad():
-        test_score = score(test_data)
+        test_score = area(test_data)
     return Result(*best, test_score,
                   gates_of(model, test_data.x, test_data.edge_index))
 
@@ -262,13 +256,13 @@ def run_digits(task: Task, root: str, *, hidden_channels: int,
             F.cross_entropy(out, batch.y).backward()
             optimizer.step()
 
-    def score(batch: Data) -> float:
+    def accuracy(batch: Data) -> float:
         out = model(batch.x, batch.edge_index, batch.batch)
-        return 100 * float((out.argmax(-1) == batch.y).double().mean())
+        return score(task.dataset, out, batch.y)
 
-    best = train_best(model, epochs, train, lambda: score(val))
+    best = train_best(model, epochs, train, lambda: accuracy(val))
     with torch.no_grad():
-        test_score = score(test)
+        test_score = accuracy(test)
     return Result(*best, test_score, gates_of(
         model, test.x, test.edge_index, test.batch))
 
@@ -276,49 +270,16 @@ def run_digits(task: Task, root: str, *, hidden_channels: int,
 # Neighbors of other classes ##################################################
 
 
-def block_model(homophily: float, seed: int, num_nodes: int = 1000,
-                mean_degree: int = 6, channels: int = 32,
-                distance: float = 2.0) -> Data:
-    r"""A stochastic block model with a number of edges within classes that is
-    exactly the share asked for; features are normal, each class with a mean
-    of its own.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def shuffled(size: int) -> Tensor:
-        return torch.randperm(size, generator=generator)
-
-    y = torch.arange(num_nodes) % CLASSES
-    pairs = torch.combinations(torch.arange(num_nodes)).t()
-    within = y[pairs[0]] == y[pairs[1]]
-    num_edges = num_nodes * mean_degree // 2
-    num_within = round(homophily * num_edges)
-    edges = []
-    for mask, count in [(within, num_within),
-                        (~within, num_edges - num_within)]:
-        some = pairs[:, mask]
-        edges.append(some[:, shuffled(some.size(1))[:count]])
-    x = torch.randn(num_nodes, channels, generator=generator)
-    x[torch.arange(num_nodes), y] += distance
-    parts = draw_per_class(y, shuffled(num_nodes), val=num_nodes // 5,
-                           test=num_nodes)
-    masks = {f'{key}_mask': index_to_mask(part, num_nodes)
-             for key, part in zip(['train', 'val', 'test'], parts)}
-    return Data(x=x, y=y, edge_index=to_undirected(torch.cat(edges, dim=1)),
-                num_nodes=num_nodes, **masks)
-
-
-def run_homophily(task: Task, root: str, *, choices: dict[str, list[Any]],
-                  **own: Any) -> Result:
+def run_heterophilous(task: Task, root: str, *, choices: dict[str, list[Any]],
+                      **own: Any) -> Result:
     r"""Node classification, with one setting chosen by validation."""
-    data = block_model(float(task.dataset.split('-')[1]), task.seed)
+    data = load_heterophilous(task.dataset, task.seed, root)
     (key, values), = choices.items()
     found = []
     for value in values:
         out = settings.run_of(task.method)(data, task.seed,
                                            **{**own, key: value})
-        hit = 100 * (out.logits.argmax(dim=-1) == data.y).double()
-        val, test = (float(hit[mask].mean())
+        val, test = (score(task.dataset, out.logits[mask], data.y[mask])
                      for mask in [data.val_mask, data.test_mask])
         gates = [gate for name, gate in out.extra.items()
                  if name.startswith('gate_')]
@@ -330,7 +291,7 @@ def run_homophily(task: Task, root: str, *, choices: dict[str, list[Any]],
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Runs a task and returns its row."""
     run: Callable[..., Result] = dict(links=run_links, digits=run_digits).get(
-        task.dataset, run_homophily)
+        task.dataset, run_heterophilous)
     start = time.perf_counter()
     result = run(task, root, **json.loads(task.settings))
     return {
@@ -347,72 +308,55 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 
 def scores(rows: pd.DataFrame) -> dict[tuple[str, str], pd.Series]:
     r"""Test scores by data set and method, with the seeds as index."""
+    rows = rows[rows.dataset.isin(DATASETS)]
     return {key: part.set_index('seed').test_score
             for key, part in settings.latest(rows).groupby(
                 ['dataset', 'method'])}
 
 
-def levels_of(rows: pd.DataFrame) -> list[float]:
-    r"""The levels of homophily there are."""
-    return [level for level in LEVELS
-            if (rows.dataset == f'homophily-{level}').any()]
-
-
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Scores with differences from GCN, and gates."""
+    r"""Scores, and differences from GCN and from a perceptron."""
     found, out = scores(rows), {}
-    gates = {key: _ends(part.gates) for key, part in settings.latest(
-        rows).groupby(['dataset', 'method'])}
     for dataset, title in TITLES.items():
-        lines = [[LABELS[m], _text(found[dataset, m]),
-                  _gap(found, dataset, m), gates[dataset, m]]
+        lines = [[LABELS[m], _text(found, dataset, m),
+                  _gap(found, dataset, m, 'gcn')]
                  for m in ENCODERS if (dataset, m) in found]
         if lines:
             out[title] = pd.DataFrame(lines, columns=[
-                '', 'mean ± std (runs)', 'minus GCN, 95 % interval',
-                'gate of the first … last layer'])
-    levels = levels_of(rows)
-    for title, cell in {
-            'Test accuracy (%) by homophily, mean ± std (runs)':
-            lambda key: _text(found[key]),
-            'Minus GCN (points), 95 % interval': lambda key: _gap(found, *key),
-            'Gates of the first … last layer or hop':
-            lambda key: gates[key]}.items():
-        lines = [[LABELS[m], *(
-            cell((f'homophily-{level}', m))
-            if (f'homophily-{level}', m) in found else '–'
-            for level in levels)] for m in GRIDS]
-        lines = [line for line in lines if {*line[1:]} - {'–'}]
-        if lines:
-            out[title] = pd.DataFrame(lines, columns=['', *map(str, levels)])
+                '', 'mean ± std (runs)', 'minus GCN, 95 % interval'])
+    there = [d for d in HETEROPHILOUS if any((d, m) in found for m in GRIDS)]
+    if there:
+        out['Neighbors of other classes: test accuracy (%), area under the '
+            f'ROC curve of {" and ".join(BY_CURVE)}, mean ± std (runs)'] = (
+                pd.DataFrame([[LABELS[m], *(_text(found, d, m)
+                                            for d in there)]
+                              for m in GRIDS], columns=['', *there]))
+        out['Minus MLP (points), 95 % interval'] = pd.DataFrame(
+            [[LABELS[m], *(_gap(found, d, m, 'mlp') for d in there)]
+             for m in GRIDS if m != 'mlp'], columns=['', *there])
     return out
 
 
-def _text(values: pd.Series) -> str:
+def _text(found: dict[tuple[str, str], pd.Series], *key: str) -> str:
+    if key not in found:
+        return '–'
+    values = found[key]
     spread = f' ± {values.std():.1f}' if len(values) > 1 else ''
     return f'{values.mean():.1f}{spread} ({len(values)})'
 
 
-def _gap(found: dict[tuple[str, str], pd.Series], dataset: str,
-         method: str) -> str:
-    if method == 'gcn' or (dataset, 'gcn') not in found:
+def _gap(found: dict[tuple[str, str], pd.Series], dataset: str, method: str,
+         other: str) -> str:
+    both = [found.get((dataset, m)) for m in [method, other]]
+    if method == other or any(values is None for values in both):
         return '–'
-    return str(paired(found[dataset, method], found[dataset, 'gcn']) or '–')
-
-
-def _ends(texts: pd.Series) -> str:
-    gates = np.array([text.split() for text in texts.dropna().astype(str)],
-                     dtype=float)
-    if gates.size == 0:
-        return '–'
-    return f'{gates[:, 0].mean():.3g} … {gates[:, -1].mean():.3g}'
+    return str(paired(*both) or '–')
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""A figure of two tasks, and one of homophily."""
+    r"""A figure of two tasks, and one of neighbors of other classes."""
     found = scores(rows)
-    return [*_draw_scores(found, folder),
-            *_draw_homophily(found, levels_of(rows), folder)]
+    return [*_draw_scores(found, folder), *_draw_gaps(found, folder)]
 
 
 def _draw_scores(found: dict[tuple[str, str], pd.Series],
@@ -431,25 +375,29 @@ def _draw_scores(found: dict[tuple[str, str], pd.Series],
     return plots.save(figure, folder, 'tasks_scores')
 
 
-def _draw_homophily(found: dict[tuple[str, str], pd.Series],
-                    levels: list[float], folder: Path) -> list[Path]:
-    if not levels:
+def _draw_gaps(found: dict[tuple[str, str], pd.Series],
+               folder: Path) -> list[Path]:
+    gaps = {(d, m): paired(found[d, m], found[d, 'mlp'])
+            for d, m in found if m != 'mlp' and (d, 'mlp') in found
+            and d in HETEROPHILOUS}
+    gaps = {key: gap for key, gap in gaps.items() if gap}
+    there = [d for d in HETEROPHILOUS if any(key[0] == d for key in gaps)]
+    if not there:
         return []
-    figure, (axis,) = plots.panels(1, 6.4, 4.2)
-    for i, method in enumerate(GRIDS):
-        there = [level for level in levels
-                 if (f'homophily-{level}', method) in found]
-        # Side by side, for some of them are nearly the same:
-        plots.error_line(axis, [level + 0.008 * (i - 2) for level in there],
-                         [found[f'homophily-{level}', method]
-                          for level in there], LABELS[method])
-    axis.axvline(1 / CLASSES, color='#999999', linewidth=1, zorder=0)
-    axis.text(1 / CLASSES, 2, ' neighbors say nothing', color='#555555')
-    axis.set(xlabel='homophily (share of edges within a class)',
-             ylabel='test accuracy (%), with standard error', ylim=(0, 102),
-             xlim=(0, 1))
+    figure, (axis,) = plots.panels(1, 7.0, 3.6)
+    for i, method in enumerate([m for m in GRIDS if m != 'mlp']):
+        own = [(there.index(d) + 0.15 * (i - 1.5), gap)
+               for (d, m), gap in gaps.items() if m == method]
+        places, values = zip(*own) if own else ((), ())
+        axis.errorbar(places, [gap.mean for gap in values],
+                      [gap.half for gap in values], label=LABELS[method],
+                      capsize=3, **{**plots.style_of(LABELS[method]),
+                                    'linestyle': 'none'})
+    axis.axhline(0, color='#555555', linewidth=1, zorder=0)
+    axis.set_xticks(range(len(there)), there)
+    axis.set(ylabel='minus MLP (points), 95 % interval')
     plots.legend_right(axis)
-    return plots.save(figure, folder, 'tasks_homophily')
+    return plots.save(figure, folder, 'tasks_heterophilous')
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -458,23 +406,21 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 
 def answer(rows: pd.DataFrame) -> str:
-    r"""Ours beside GCN."""
+    r"""Ours beside GCN, and beside a perceptron where neighbors differ."""
     found = scores(rows)
-    gaps = {(d, m): _gap(found, d, m) for d in DATASETS
-            for m in ['agcn_relative', 'agcn'] if (d, m) in found}
-    texts = [f'{LABELS[m]} on {d} {gap}' for (d, m), gap in gaps.items()
-             if gap != '–']
-    return ('Minus GCN, with 95 % intervals: ' + ', '.join(texts) + '.'
-            if texts else '')
+    texts = [f'{LABELS[m]} minus {LABELS[other]} on {d} {gap}'
+             for d, m, other in [
+                 *((d, 'agcn_relative', 'gcn') for d in TITLES),
+                 *((d, 'agcn', 'mlp') for d in HETEROPHILOUS)]
+             if (gap := _gap(found, d, m, other)) != '–']
+    return (f'With 95 % intervals: {", ".join(texts)}.' if texts else '')
 
 
 def main(argv: list[str]) -> None:
-    args = runner.parser('tasks', DATASETS, runs=5,
-                         of=DATASETS).parse_args(argv)
+    args = runner.parser('tasks', DATASETS, of=DATASETS).parse_args(argv)
     if args.quick:
         args.runs = 1
-        args.datasets = [d for d in args.datasets if d not in [
-            'homophily-0.2', 'homophily-0.3', 'homophily-0.7']]
+        args.datasets = [d for d in args.datasets if d in TITLES]
     tasks = [Task(method, dataset, seed,
                   settings_of(method, dataset, args.quick))
              for seed in range(args.runs) for dataset in args.datasets

@@ -6,15 +6,10 @@ r"""Anisotropic graph convolutional networks for PyTorch Geometric.
   :class:`~torch_geometric.nn.conv.APPNP` that knows when to stop.
 * :class:`AGCN`, :class:`DeepAGCN` and :class:`DiffusedMLP` are models made of
   them.
-* :mod:`torch_agcn.functional` measures how smooth features are, and
-  :class:`torch_agcn.diagnostics.SmoothnessRecorder` does so in each layer of
-  any PyG model while it trains.
 * :class:`torch_agcn.transforms.AnisotropicWeights` gives edges that are there
-  by chance little weight, for any PyG model, and
-  :meth:`torch_agcn.diagnostics.chance_edges` tells how many there are.
-* :mod:`torch_agcn.datasets`, :mod:`torch_agcn.transforms` and
-  :mod:`torch_agcn.loader` have the paper's data, its graphs, and weights for
-  mini-batches.
+  by chance little weight, for any PyG model.
+* :class:`torch_agcn.diagnostics.SmoothnessRecorder` shows over-smoothing in
+  any PyG model.
 """
 from importlib import import_module
 from typing import Any

@@ -1,9 +1,4 @@
-r"""Which edges are there by chance: edges beside random pairs of nodes.
-
-Two nodes are compared by what they are and what their neighbors are, without
-what came over the edge between them. If edges are no more alike than random
-pairs somewhere on the scale, those edges are there by chance.
-"""
+r"""Which edges are there by chance: edges beside random pairs of nodes."""
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -66,9 +61,8 @@ def to_pairs(edges: Edges, num_nodes: int,
 
 def chance_weights(x: Tensor, edges: Edges, groups: OneGraph,
                    steps: int) -> tuple[Tensor, list[float]]:
-    r"""The probability of each edge that it is not there by chance, which
-    loops are not; and for each graph where features say nothing, and all
-    probabilities are one, how many edges may look like random pairs.
+    r"""The probability of each edge that it is not there by chance; and for
+    each graph where features say nothing, how many edges may be by chance.
     """
     out = torch.ones_like(edges.row, dtype=x.dtype)
     unsure = []

@@ -1,8 +1,5 @@
-r"""Any of PyG's forms of a graph as a list of edges.
-
-Throughout, :obj:`row` is the receiving node of an edge and :obj:`col` the
-sending one, so that entry :math:`(row, col)` of a matrix weighs what
-:obj:`row` hears from :obj:`col`.
+r"""Any of PyG's forms of a graph as a list of edges from :obj:`col` to
+:obj:`row`.
 """
 from typing import Any, NamedTuple
 
@@ -90,13 +87,12 @@ def _from_index(owner: str, edge_index: Tensor, edge_weight: OptTensor,
 
 def with_self_loops(edges: Edges, num_nodes: int, fill: float,
                     dtype: torch.dtype) -> Edges:
-    r"""Gives each node without a self-loop one of weight :obj:`fill`, as
-    :meth:`torch_geometric.utils.add_remaining_self_loops` does, behind all
-    other edges.
+    r"""Gives each node without a self-loop one of weight :obj:`fill`, behind
+    all other edges, as PyG's :obj:`add_remaining_self_loops` does.
 
-    Where a node has loops, the last one wins and moves to the end. The edges
-    that they were stay with weight zero, so that the number of edges depends
-    on no value.
+    Where a node has loops, the last one moves to the end. The edges that they
+    were stay with weight zero, so that the number of edges depends on no
+    value.
     """
     row, col, _ = edges
     node = torch.arange(num_nodes, device=row.device)
@@ -120,8 +116,8 @@ def with_self_loops(edges: Edges, num_nodes: int, fill: float,
 
 
 def both_ways(edges: Edges, num_sources: int) -> Edges:
-    r"""Edges from sources to targets as an undirected graph on both: first
-    the sources, then the targets. The edges as they were come first.
+    r"""Edges from sources to targets as an undirected graph on both, sources
+    first. The edges as they were come first.
     """
     row, col, weight = edges
     row = row + num_sources

@@ -74,9 +74,7 @@ def gate_of(energy: Tensor, beta: float | Tensor) -> Tensor:
 
 def step(h: Tensor, ph: Tensor, gate: Tensor | None, groups: OneGraph,
          residual: bool) -> Tensor:
-    r"""From zero, or from :obj:`h`, to :obj:`ph` by the share of the gate. No
-    gate is a gate of one.
-    """
+    r"""From zero, or from :obj:`h`, to :obj:`ph` by the share of the gate."""
     if gate is None:
         return ph
     gate = groups.numbers(gate).to(ph.dtype)
@@ -92,8 +90,8 @@ class Energy:
 
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
              beta: float | Tensor) -> Tensor | None:
-        r"""The gate of features :obj:`h`, which :obj:`ph` are propagated
-        from; no gate is a gate of one.
+        r"""The gate of features :obj:`h` with the product :obj:`ph`; no gate
+        is a gate of one.
         """
         raise TypeError
 
@@ -243,9 +241,7 @@ def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    r"""Rows of dense or sparse features; torch selects rows of sparse ones by
-    a look at all entries.
-    """
+    r"""Rows of dense or sparse features."""
     if x.layout == torch.strided:
         return x.index_select(-2, index)
     if x.layout == torch.sparse_csr:
@@ -321,9 +317,7 @@ class Sums:
 
 def relative_sums(h: Tensor, ph: Tensor, L: Laplacian, groups: OneGraph,
                   mean: Tensor | None = None) -> Sums:
-    r"""Takes all sums from :math:`\mathbf{H}` and
-    :math:`\mathbf{P} \mathbf{H}`.
-    """
+    r"""Takes all sums from :math:`\mathbf{H}` and its product with P."""
     is_whole = is_traced() or (torch.is_grad_enabled() and ph.requires_grad)
     parts = [ALL] if is_whole else blocks(h.size(-2), h.size(-1))
     weight = groups.sum(L.mean_degree)
@@ -362,9 +356,7 @@ def _positive(weight: Tensor) -> Tensor:
 
 def relative_energy(h: Tensor, ph: Tensor, L: Laplacian,
                     groups: OneGraph) -> Tensor:
-    r"""The relative energy from :math:`\mathbf{H}` and
-    :math:`\mathbf{P} \mathbf{H}`.
-    """
+    r"""The relative energy of :math:`\mathbf{H}` with its product."""
     if can_look(h):
         sums = relative_sums(h, ph, L, groups)
         if sums.is_normal:

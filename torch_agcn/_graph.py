@@ -19,9 +19,8 @@ from torch_agcn._tracing import (
 
 
 class Messages:
-    r"""A square matrix as messages along a list of edges: what :class:`CSR`
-    is, for those who want to see messages or learn weights, and in torch's
-    own operations alone. Messages are sent by :obj:`send`, if it is given.
+    r"""What :class:`CSR` is, as messages along a list of edges in torch's own
+    operations, sent by :obj:`send` if it is given.
     """
 
     is_symmetric = False  # as far as is known
@@ -65,9 +64,7 @@ class Messages:
         return self._with(self.edges._replace(weight=weight.to(dtype)))
 
     def to_targets(self, num_sources: int) -> 'Messages':
-        r"""Of a bipartite graph, what targets receive: the first half of the
-        entries.
-        """
+        r"""Of a bipartite graph, what targets receive."""
         return self._with(self.edges.select(slice(0, self.num_edges // 2)))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -88,10 +85,9 @@ Operator: TypeAlias = CSR | Messages
 
 
 class Terms(NamedTuple):
-    r"""What the relative energy needs of each node: :math:`r` and
-    :math:`w / r`, the ratio :math:`w / \tilde{d}`, what it receives if all
-    features are one over :math:`r` (which is :math:`r`, unless the degrees
-    are those of another graph), and :math:`w` where :math:`\tilde{d} = 0`.
+    r"""What the relative energy needs of each node: :math:`r`, :math:`w / r`,
+    :math:`w / \tilde{d}`, what it receives if all features are one over
+    :math:`r`, and :math:`w` where :math:`\tilde{d} = 0`.
     """
 
     root: Tensor
@@ -102,14 +98,8 @@ class Terms(NamedTuple):
 
 
 class Laplacian:
-    r"""A graph to measure energies on. Self-loops add to degrees and to
-    nothing else.
-
-    Args:
-        adj (Operator): The adjacency matrix :math:`\mathbf{\tilde{A}}`.
-        dtype (torch.dtype): The type of the features.
-        degree (torch.Tensor, optional): The degrees :math:`\tilde{d}` to
-            scale features by, if they are not those of :obj:`adj`.
+    r"""A graph to measure energies on, with the adjacency matrix
+    :math:`\mathbf{\tilde{A}}` and degrees :math:`\tilde{d}` to scale by.
     """
 
     def __init__(self, adj: Operator, dtype: torch.dtype,
@@ -177,9 +167,7 @@ class Graph(NamedTuple):
 
     @property
     def is_matrix(self) -> bool:
-        r"""Whether :obj:`P` is a matrix with its own degrees, energies are
-        measured on it, too, and nothing is traced.
-        """
+        r"""Whether :obj:`P` is a matrix, and energies are measured on it."""
         return (isinstance(self.P, CSR) and self.L.P is self.P
                 and self.L.degree is self.L.received and not is_traced())
 
@@ -350,9 +338,7 @@ def _sampled(L: Laplacian, node_weight: Tensor) -> Laplacian:
 
 def explainer_mask(layer: Any, num_edges: int,
                    is_bipartite: bool) -> OptTensor:
-    r"""The mask of an explainer, which weighs the edges of the energy as it
-    does those of the messages.
-    """
+    r"""The mask of an explainer, which weighs the edges of the energy, too."""
     mask = layer._edge_mask
     if mask is None:
         return None

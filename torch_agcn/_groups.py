@@ -123,10 +123,8 @@ def _members(batch: Tensor, size: int) -> list[Tensor]:
 def groups_of(owner: str, batch: OptTensor, batch_size: int | None,
               num_nodes: int, edges: Edges | None,
               counts: bool = True) -> OneGraph:
-    r"""The graphs of a batch vector; no vector means one graph.
-
-    Without :obj:`counts`, a bound of their number will do: there are no more
-    graphs than nodes, and no device has to be waited for.
+    r"""The graphs of a batch vector; no vector means one graph. Without
+    :obj:`counts`, a bound of their number will do.
     """
     if batch is None:
         _checks.check_batch_size(owner, batch_size)

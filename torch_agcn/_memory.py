@@ -8,26 +8,18 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 def keep_memory() -> bool:
     r"""Lets this process keep the memory of large tensors that are freed, for
-    the next ones.
+    the next ones, which makes training on large graphs faster.
+    Call it once at the start of a program.
 
-    By default, the C library hands tensors of more than 32 MiB back to the
-    system and gets them anew page by page, in each training step on a large
-    graph, for PyG's layers as for ours.
-    Call it once at the start of a program, before tensors are made.
-
-    The process keeps the most memory it ever had until it ends, and more:
-    glibc does not put a tensor into the gap that one of the same size left,
-    so layers that make large tensors for each edge may need several times
-    the memory.
-    Where memory is short, start the program with tcmalloc instead
-    (:obj:`LD_PRELOAD=libtcmalloc_minimal.so.4`), which is as fast without
-    that, or with :obj:`THP_MEM_ALLOC_ENABLE=1`, with which PyTorch gets huge
-    pages; both only work from the start of a program.
+    .. warning::
+        The process keeps the most memory it ever had, and layers that make
+        large tensors for each edge may need several times of it. Where memory
+        is short, start the program with
+        :obj:`LD_PRELOAD=libtcmalloc_minimal.so.4` instead.
 
     Only glibc (Linux) can do it: elsewhere, nothing happens but a warning.
 
-    Returns:
-        Whether it was done.
+    :rtype: :obj:`bool`, whether it was done
 
     Example:
         >>> import torch_agcn

@@ -1,7 +1,5 @@
-r"""A sparse matrix in compressed rows, and its fast product with features.
-
-To sum weighted rows of a table is what an embedding bag does, and its kernels
-do it faster than the sparse libraries, on any device and for every type.
+r"""A sparse matrix in compressed rows, and its fast product with features by
+an embedding bag.
 """
 from typing import Any
 
@@ -27,9 +25,8 @@ ALL = slice(None)
 
 
 def blocks(num_rows: int, width: int) -> list[slice]:
-    r"""Blocks of rows small enough for malloc to keep their memory and to be
-    found in a cache while several operations pass over them, and large enough
-    that threads do not wait for each other more than they work.
+    r"""Blocks of rows small enough for a cache and for malloc to keep their
+    memory, and large enough for threads.
     """
     step = max(2**20 // max(width, 1), 1)
     if num_rows <= step:
@@ -54,9 +51,8 @@ def is_low(x: Tensor) -> bool:
 
 
 class CSR:
-    r"""A square matrix. No :obj:`value` means that all entries are one.
-
-    Row :math:`i` weighs what node :math:`i` receives.
+    r"""A square matrix, whose row :math:`i` weighs what node :math:`i`
+    receives. No :obj:`value` means that all entries are one.
     """
 
     def __init__(self, rowptr: Tensor, col: Tensor, value: OptTensor,
@@ -155,9 +151,7 @@ class CSR:
         return self._with(self.value.to(dtype))
 
     def to_targets(self, num_sources: int) -> 'CSR':
-        r"""Of a bipartite graph, what targets receive: the second half of the
-        entries.
-        """
+        r"""Of a bipartite graph, what targets receive."""
         first = self.num_edges // 2
         rowptr = torch.cat([self.rowptr.new_zeros(num_sources),
                             self.rowptr[num_sources:] - first])
@@ -166,8 +160,7 @@ class CSR:
 
     def kept(self) -> 'CSR':
         r"""The same to be kept: columns sorted, 32-bit indices where they
-        suffice, and the transpose at hand, which is the matrix itself if that
-        is symmetric.
+        suffice, and the transpose at hand.
         """
         back = self.t  # with sorted columns, and so has its transpose
         out, back = back.t._to_int32(), back._to_int32()
@@ -176,9 +169,7 @@ class CSR:
         return out
 
     def product(self, x: Tensor) -> Tensor:
-        r"""The product with :obj:`x` of shape :obj:`[*, N, F]`, without a
-        gradient.
-        """
+        r"""The product with :obj:`[*, N, F]`, without a gradient."""
         dtype = x.dtype if self.value is None else self.value.dtype
         shape, x = x.shape, x.to(dtype)
         if len(shape) == 2:
@@ -263,10 +254,7 @@ def _product(rowptr: Tensor, col: Tensor, value: OptTensor,
 
 class Rounded:
     r"""A matrix :math:`\mathbf{S} \mathbf{A} \mathbf{S}` whose products are
-    taken in bfloat16, and given out as they are without.
-
-    The entries of the product of all three would be rounded in the same way at
-    all nodes of a degree; without edge weights, :math:`\mathbf{A}` has none.
+    taken in bfloat16, factor by factor, which rounds less.
     """
 
     def __init__(self, exact: CSR, adj: CSR, scale: OptTensor) -> None:
@@ -281,9 +269,7 @@ class Rounded:
         return self if self._exact.is_symmetric else self._exact.t.rounded
 
     def product(self, x: Tensor) -> Tensor:
-        r"""The product with :obj:`x` of shape :obj:`[*, N, F]`, without a
-        gradient.
-        """
+        r"""The product with :obj:`[*, N, F]`, without a gradient."""
         value, parts = self._exact.value, blocks(x.size(-2), x.size(-1))
         given = torch.empty_like(x, dtype=torch.bfloat16)
         for some in parts:
@@ -331,9 +317,7 @@ _LIBRARY = torch.library.Library('torch_agcn', 'FRAGMENT')
 
 
 def define(schema: str, run: Any, fake: Any) -> None:
-    r"""Registers an operator: what it does, and the shapes of what it gives
-    out.
-    """
+    r"""Registers an operator, and the shapes of what it gives out."""
     name = schema.split('(')[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, run, 'CompositeExplicitAutograd')

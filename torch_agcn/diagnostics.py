@@ -1,11 +1,6 @@
-r"""What to see before and while a model trains.
-
-:meth:`chance_edges` tells before training how many edges of a graph are there
-by chance. Over-smoothing is seen best where it happens:
-:class:`SmoothnessRecorder` watches the layers of any PyG model through forward
-hooks.
-"""
+r"""Chance edges before training, and over-smoothing while a model trains."""
 import inspect
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -67,10 +62,7 @@ class ChanceEdges(NamedTuple):
 
     def plot(self) -> Any:
         r"""Draws both distributions, that of random pairs as high as chance
-        edges explain it.
-
-        Returns:
-            The :class:`matplotlib.figure.Figure`.
+        edges explain it, as a :class:`matplotlib.figure.Figure`.
         """
         name = 'ChanceEdges.plot'
         _optional('matplotlib', name)
@@ -111,13 +103,14 @@ def chance_edges(
     edge_weight: OptTensor = None,
     steps: int = 2,
 ) -> ChanceEdges:
-    r"""Estimates without labels which share of the edges of a graph is there
-    by chance, *i.e.* joins nodes that are no more alike than random pairs.
+    r"""Estimates without labels which share of the edges joins nodes that are
+    no more alike than random pairs, by the similarities :math:`s` of
+    :meth:`~torch_agcn.functional.anisotropic_weights`
 
-    Similarities are those of
-    :meth:`~torch_agcn.functional.anisotropic_weights`. The share is the
-    fraction of edges that are no more alike than the median of random pairs,
-    divided by the same fraction of random pairs, which is about one half.
+    .. math::
+        \pi = \frac{P(s \leq t \mid \textrm{edge})}
+        {P(s \leq t \mid \textrm{random pair})}, \quad t \textrm{ the median
+        over random pairs}.
 
     Args:
         x (torch.Tensor): The node features, dense or sparse.
@@ -128,6 +121,8 @@ def chance_edges(
         steps (int, optional): How often neighborhoods are summed before they
             are compared. (default: :obj:`2`)
 
+    :rtype: :class:`ChanceEdges`
+
     Example:
         >>> x = torch.eye(2).repeat_interleave(5, dim=0)
         >>> clique = torch.combinations(torch.arange(5)).t()
@@ -135,8 +130,6 @@ def chance_edges(
         ...                         torch.tensor([[0], [9]])], dim=1)
         >>> chance_edges(x, edge_index)
         ChanceEdges(share=0.086, shares=(0.086, 0.086, 0.086), num_edges=21)
-
-    Then, :obj:`chance_edges(x, edge_index).plot()` shows both distributions.
     """
     owner = 'chance_edges'
     _checks.check_whole(owner, steps=steps)
@@ -154,10 +147,8 @@ def chance_edges(
 
 
 class Record(NamedTuple):
-    r"""What one layer gave out in one forward pass.
-
-    The measures are those of :mod:`torch_agcn.functional`, and their means if
-    there are many graphs in a batch.
+    r"""What one layer gave out in one forward pass, by the measures of
+    :mod:`torch_agcn.functional`, averaged over the graphs of a batch.
 
     Example:
         >>> Record(0, 1, 'conv1', 'train', dirichlet_energy=4.0,
@@ -187,48 +178,24 @@ class Record(NamedTuple):
 
 
 class SmoothnessRecorder:
-    r"""Records how smooth the features are in each layer of a model.
-
-    For each layer, in some of the epochs:
+    r"""Records how smooth the features are in each layer of any PyG model:
     :meth:`~torch_agcn.functional.dirichlet_energy`,
-    :meth:`~torch_agcn.functional.relative_energy` and
-    :meth:`~torch_agcn.functional.mean_average_distance` of what it gives out,
-    and the gate where there is one.
-    Where a model over-smooths, relative energy and distance fall towards zero.
-    So does the Dirichlet energy, but it grows with the scale of the features.
+    :meth:`~torch_agcn.functional.relative_energy`,
+    :meth:`~torch_agcn.functional.mean_average_distance`, and the gate where
+    there is one.
+    Where a model over-smooths, the latter two measures fall towards zero.
 
-    It works for any model with layers that are called with a graph, as PyG's
-    are, without a change to it: the layers are watched through forward hooks,
-    which take the graph from the layer's own arguments, in any of PyG's
-    forms.
-    Outputs, gradients, random numbers, :obj:`state_dict` and copies of the
-    model are what they would be without.
-    An input that is the same as before, on the same graph, is not measured
-    again. It is known by a random projection, a number for each node, and the
-    graph by a copy; nothing else is kept.
-
-    Epochs are counted by :meth:`step`, as learning rate schedulers do it.
-    In each epoch whose number is a multiple of :obj:`every`, the first forward
-    pass in training mode and the first one in evaluation mode are measured:
-    of the whole graph, or of the first mini-batch.
-    All other passes cost nothing.
+    Layers are watched through forward hooks, and nothing that the model
+    computes changes.
+    In each epoch, counted by :meth:`step`, the first forward pass in training
+    mode and the first one in evaluation mode are measured.
 
     .. note::
-        * A layer that is called several times in a pass is a layer each time.
-        * :obj:`edge_weight` counts, :obj:`edge_attr` does not.
-        * If layers do not get :obj:`batch`, the one that the model got is
-          used. If there is none, all nodes count as one graph.
-        * Layers between nodes of two types (a tuple :obj:`x`), on graphs that
-          they make themselves, or with negative weights cannot be measured.
-          They are left out with a warning, see :obj:`skipped`. So is
-          whatever else fails: recording never ends a forward pass.
-        * Hooks have no place in compiled code: a model made by
-          :meth:`torch.compile` runs as fast as ever, but is not measured.
-          Call the model it was made of once in the epochs of interest, *e.g.*
-          for evaluation.
-        * With :class:`~torch.nn.DataParallel`, one of the replicas is
-          measured; with :class:`~torch.nn.parallel.DistributedDataParallel`,
-          each process measures its own.
+        Layers that cannot be measured (a tuple :obj:`x`, no
+        :obj:`edge_index`, negative weights) are left out with a warning, see
+        :obj:`skipped`.
+        A model made by :meth:`torch.compile` is not measured: call the model
+        it was made of in the epochs of interest.
 
     Args:
         model (torch.nn.Module): The model.
@@ -255,8 +222,6 @@ class SmoothnessRecorder:
          (10, 0, 'input')]
         >>> recorder.records[0].dirichlet_energy
         4.0
-
-    Then, :obj:`recorder.plot()` shows all of it.
     """
 
     #: What was measured, in order.
@@ -284,9 +249,7 @@ class SmoothnessRecorder:
         self.attach()
 
     def attach(self) -> 'SmoothnessRecorder':
-        r"""Watches the model, as is done from the start, again after
-        :meth:`detach`.
-        """
+        r"""Watches the model again after :meth:`detach`."""
         if self._handles:
             return self
         # Where the model itself is the layer, it must be looked at before the
@@ -330,19 +293,13 @@ class SmoothnessRecorder:
         return frame.astype({'gate': float})
 
     def plot(self, mode: str | None = None) -> Any:
-        r"""Draws all measures against the layers for some of the epochs, and
-        against the epochs for some of the layers.
-        Gates of many steps lie between their layer and the one before, and
-        against the epochs it is their mean that is drawn.
+        r"""Draws all measures against the layers for some epochs, and against
+        the epochs for some layers, as a :class:`matplotlib.figure.Figure`.
 
         Args:
             mode (str, optional): The passes to show, :obj:`"train"` or
-                :obj:`"eval"`. By default those in evaluation mode, which
-                dropout does not blur, if there are some.
-                (default: :obj:`None`)
-
-        Returns:
-            The :class:`matplotlib.figure.Figure`.
+                :obj:`"eval"`. By default, those in evaluation mode if there
+                are some. (default: :obj:`None`)
         """
         _optional('matplotlib', f'{NAME}.plot')
         modes = {record.mode for record in self.records}
@@ -429,9 +386,7 @@ class SmoothnessRecorder:
 
 
 class _Hook:
-    r"""What is put into the model. In copies and pickles of that, it does
-    nothing: they are other models.
-    """
+    r"""Does nothing in copies and pickles of the model."""
 
     def __init__(self, call: Any = None) -> None:
         self.call = call
@@ -484,13 +439,9 @@ _Key = tuple[Any, list[OptTensor]]  # settings, and tensors to compare
 
 
 class _Input:
-    r"""The measures of the latest input in each mode.
-
-    No version counter tells whether features are the same: NumPy changes them
-    without a trace. Their values do, by a random projection, which costs much
-    less than the measures do. Columns are scaled by their largest value, so
-    that each counts as much as any other. What is missed are changes by less
-    than about 1e-5 of that value.
+    r"""The measures of the latest input in each mode. Whether features are the
+    same is told by a random projection, with columns scaled by their largest
+    value: NumPy changes them without a version counter.
     """
 
     def __init__(self) -> None:
@@ -680,51 +631,59 @@ def _draw(records: list[Record]) -> Any:
         rows['gate'] = 'gate'
     names = {record.layer: record.name for record in records}
     epochs = sorted({record.epoch for record in records})
-    figure, axes = plt.subplots(len(rows), 2, figsize=(9, 2.2 * len(rows)),
-                                sharex='col', sharey='row', squeeze=False,
-                                layout='constrained')
-
-    def style(i: int, count: int, label: str) -> dict[str, Any]:
-        # From dark to light, which is visible in grey print as well.
-        shade = 0.85 * i / max(count - 1, 1)
-        return dict(color=plt.get_cmap('viridis')(shade), marker='osD^vP'[i],
-                    markersize=4, label=label)
-
-    shown = _some(epochs, 4)
-    for i, epoch in enumerate(shown):
-        look = style(i, len(shown), f'epoch {epoch}')
-        part = [r for r in records if r.epoch == epoch]
-        for ax, key in zip(axes[:, 0], rows):
-            if key == 'gate':
-                # Steps lead from one layer to the next:
-                points = [(r.layer - 1 + (k + 1) / len(r.gates), gate)
-                          for r in part for k, gate in enumerate(r.gates)]
-            else:
-                points = [(r.layer, getattr(r, key)) for r in part]
-            ax.plot(*zip(*points), **look)
-    shown = _some(sorted(names), 6)
-    for i, layer in enumerate(shown):
-        look = style(i, len(shown), f'{layer}: {names[layer]}')
-        part = [r for r in records if r.layer == layer]
-        for ax, key in zip(axes[:, 1], rows):
-            points = [(r.epoch, getattr(r, key)) for r in part
-                      if getattr(r, key) is not None]
-            if points:
-                ax.plot(*zip(*points), **look)
-
-    for (left, _), (key, label) in zip(axes, rows.items()):
-        left.set_ylabel(label)
-        if key == 'gate':
-            left.set_ylim(0, 1.05)
-        elif any(getattr(record, key) > 0 for record in records):
-            left.set_yscale('log')  # Smoothing is fast.
+    columns = [('layer', 'layer (0 is the input)', {
+        f'epoch {epoch}': [r for r in records if r.epoch == epoch]
+        for epoch in _some(epochs, 4)})]
+    if len(epochs) > 1:
+        columns.append(('epoch', 'epoch', {
+            f'{layer}: {names[layer]}': [
+                r for r in records if r.layer == layer]
+            for layer in _some(sorted(names), 5)}))
+    figure, axes = plt.subplots(
+        len(rows), len(columns), sharex='col', sharey='row', squeeze=False,
+        figsize=(4.5 * len(columns), 2 * len(rows)), layout='constrained')
+    for column, (x, label, lines) in zip(axes.T, columns):
+        for i, (name, part) in enumerate(lines.items()):
+            # From dark to light, which is visible in grey print as well.
+            shade = plt.get_cmap('viridis')(0.85 * i / max(len(lines) - 1, 1))
+            for ax, key in zip(column, rows):
+                points = _points(part, x, key)
+                ax.plot(*zip(*points), color=shade, label=name, markersize=4,
+                        marker='osD^v'[i] if len(points) <= 12 else None)
+        column[-1].set_xlabel(label)
+        column[-1].xaxis.get_major_locator().set_params(integer=True)
+        column[0].legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=3,
+                         frameon=False, fontsize='small')
+    for (left, *_), key in zip(axes, rows):
+        left.set_ylabel(rows[key])
+        _scale(left, [v for r in records if (v := getattr(r, key))])
     for ax in axes.flat:
         ax.grid(alpha=0.3)
-    axes[-1, 0].set_xlabel('layer (0 is the input)')
-    axes[-1, 0].xaxis.get_major_locator().set_params(integer=True)
-    axes[-1, 1].set_xlabel('epoch')
-    axes[-1, 1].xaxis.get_major_locator().set_params(integer=True)
-    for ax in axes[0]:
-        ax.legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=2,
-                  frameon=False)
     return figure
+
+
+def _points(records: list[Record], x: str,
+            key: str) -> list[tuple[float, float]]:
+    if key == 'gate' and x == 'layer':  # Hops lead from layer to layer.
+        return [(r.layer - 1 + (k + 1) / len(r.gates), gate)
+                for r in records for k, gate in enumerate(r.gates)]
+    return [(getattr(r, x), getattr(r, key)) for r in records
+            if getattr(r, key) is not None]
+
+
+def _scale(ax: Any, values: list[float]) -> None:
+    r"""A logarithmic axis for values over a decade or more, from zero on for
+    others; few ticks.
+    """
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    decades = math.log10(max(values) / min(values)) if values else 0
+    if decades < 1:
+        ax.set_ylim(bottom=0)
+        ax.yaxis.set_major_locator(MaxNLocator(4))
+        return
+    ax.set_yscale('log')
+    ax.yaxis.set_major_locator(LogLocator(
+        subs=(1, 3) if decades < 2 else (1, ), numticks=5))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter('{x:g}')

@@ -1,10 +1,4 @@
-r"""How smooth features are on a graph, and what the gate makes of it.
-
-Pure functions: tensors in, tensors out. All of them take node features
-:obj:`x` of shape :obj:`[*, N, F]`, a graph in any of PyG's forms, and a
-:obj:`batch` vector for many graphs at once; they sum in :obj:`float32` at
-least, and are differentiable in features and edge weights.
-"""
+r"""How smooth features are on a graph, and what the gate makes of it."""
 import warnings
 
 import torch
@@ -42,19 +36,13 @@ def dirichlet_energy(
     batch: OptTensor = None,
     batch_size: int | None = None,
 ) -> Tensor:
-    r"""The Dirichlet energy
+    r"""The Dirichlet energy of node features
 
     .. math::
         \textrm{tr}(\mathbf{X}^{\top} \mathbf{L} \mathbf{X}) = \frac{1}{2}
-        \sum_{i,j} A_{ij} {\| \mathbf{x}_i - \mathbf{x}_j \|}^2
+        \sum_{i,j} A_{ij} {\| \mathbf{x}_i - \mathbf{x}_j \|}^2,
 
-    of node features on a graph, the sum of how much neighbors differ: zero
-    for features that are constant on every connected component, and small for
-    over-smoothed ones.
-
-    Self-loops do not count.
-    In a directed graph, every directed edge counts half of what an undirected
-    one does.
+    which is zero for features that are constant on every connected component.
 
     Args:
         x (torch.Tensor): The node features
@@ -71,8 +59,8 @@ def dirichlet_energy(
             Automatically calculated if not given, except under
             :meth:`torch.compile`. (default: :obj:`None`)
 
-    Returns:
-        The energy, a scalar, or one number per graph if :obj:`batch` is given.
+    :rtype: :class:`torch.Tensor`, one number, or one per graph if
+        :obj:`batch` is given
 
     Example:
         >>> x = torch.tensor([[0.], [1.], [3.]])
@@ -99,14 +87,13 @@ def relative_energy(
         \frac{\langle \mathbf{X}_c, (\mathbf{I} - \mathbf{P}) \mathbf{X}_c
         \rangle}{\langle \mathbf{X}_c, \mathbf{X}_c \rangle}
         \in [0, 2], \quad \mathbf{P} = \mathbf{\tilde{D}}^{-1/2}
-        \mathbf{\tilde{A}} \mathbf{\tilde{D}}^{-1/2},
+        \mathbf{\tilde{A}} \mathbf{\tilde{D}}^{-1/2}, \quad \mathbf{X}_c =
+        \mathbf{X} - \mathbf{v} \mathbf{v}^{\top} \mathbf{X},
 
-    where :math:`\mathbf{X}_c = \mathbf{X} - \mathbf{v} \mathbf{v}^{\top}
-    \mathbf{X}` is free of the direction :math:`\mathbf{v} \propto
-    \mathbf{\tilde{D}}^{1/2} \mathbf{1}` that propagation by
-    :math:`\mathbf{P}` keeps and :math:`\mathbf{\tilde{A}} = \mathbf{A} +
-    \mathbf{I}`.
-    Neither scale nor a shift along :math:`\mathbf{v}` changes it.
+    where :math:`\mathbf{\tilde{A}} = \mathbf{A} + \mathbf{I}`, and
+    :math:`\mathbf{v} \propto \mathbf{\tilde{D}}^{1/2} \mathbf{1}` is the
+    direction that :math:`\mathbf{P}` keeps.
+    It is zero where :math:`\mathbf{X}_c` vanishes.
 
     In directed graphs, :math:`\mathbf{\tilde{D}}` are the in-degrees, and it
     is the Dirichlet energy of :math:`\mathbf{\tilde{D}}^{-1/2} \mathbf{X}`
@@ -119,8 +106,7 @@ def relative_energy(
             :math:`\mathbf{A}` for :math:`\mathbf{\tilde{A}}`.
             (default: :obj:`True`)
 
-    Returns:
-        The energy, or one per graph; zero where :math:`\mathbf{X}_c` vanishes.
+    :rtype: :class:`torch.Tensor`
 
     Example:
         >>> x = torch.tensor([[1.], [-1.]])
@@ -146,28 +132,23 @@ def mean_average_distance(
 ) -> Tensor:
     r"""The Mean Average Distance (MAD) from the `"Measuring and Relieving the
     Over-smoothing Problem for Graph Neural Networks from the Topological
-    View" <https://arxiv.org/abs/1909.03211>`_ paper: the cosine distance of
-    each node to its neighbors, averaged over the neighbors and then over all
-    nodes that have some
+    View" <https://arxiv.org/abs/1909.03211>`_ paper
 
     .. math::
         \frac{1}{|\mathcal{V}|} \sum_{i \in \mathcal{V}}
         \frac{1}{|\mathcal{N}(i)|} \sum_{j \in \mathcal{N}(i)} \left( 1 -
         \frac{\mathbf{x}_i^{\top} \mathbf{x}_j}{\| \mathbf{x}_i \|
-        \| \mathbf{x}_j \|} \right).
+        \| \mathbf{x}_j \|} \right)
 
-    Zero means that neighbors point the same way.
-    Self-loops do not count. Two zero vectors have distance :obj:`0` from each
-    other, and distance :obj:`1` from any other vector.
+    over all nodes :math:`\mathcal{V}` that have neighbors, without
+    self-loops. Two zero vectors have distance :obj:`0` from each other, and
+    distance :obj:`1` from any other vector.
 
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
-            :meth:`dirichlet_energy`; weights average over
-            neighbors.
+            :meth:`dirichlet_energy`; neighbors are averaged by weight.
 
-    Returns:
-        The distance, a scalar, or one number per graph if :obj:`batch` is
-        given; zero for a graph without edges.
+    :rtype: :class:`torch.Tensor`
 
     Example:
         >>> x = torch.tensor([[1., 0.], [0., 2.]])
@@ -188,23 +169,20 @@ def mean_average_distance(
 
 
 def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
-    r"""The stop function of the `"Anisotropic Graph Convolutional Network for
-    Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ paper
+    r"""The stop function from the `"Anisotropic Graph Convolutional Network
+    for Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ paper
 
     .. math::
-        g(s) = 1 - \exp(-\beta s^2),
+        g(s) = 1 - \exp(-\beta s^2).
 
-    which is :obj:`0` where features are smooth already and propagation should
-    stop, and :obj:`1` where they are rough.
-
-    Neither the gate nor its gradient is ever :obj:`NaN` or infinite: from
-    where :math:`\exp(-\beta s^2)` vanishes in floating point, the gate is
-    exactly one and its gradient exactly zero. An energy that is not a number
-    counts as infinite.
+    Neither the gate nor its gradient is ever :obj:`NaN` or infinite; an
+    energy of :obj:`NaN` counts as infinite.
 
     Args:
         energy (torch.Tensor): The energies :math:`s`, of any shape.
         beta (float or torch.Tensor): The sharpness :math:`\beta \geq 0`.
+
+    :rtype: :class:`torch.Tensor`
 
     Example:
         >>> anisotropic_gate(torch.tensor([0., 1., 1e30]), beta=1.0)
@@ -234,31 +212,26 @@ def anisotropic_weights(
         c_{ik} A_{ik} \mathbf{u}_k
 
     that edges are not there by chance, times the given weights.
-    :math:`\mathbf{u}_i = \mathbf{x}_i / \| \mathbf{x}_i \| -
-    \textrm{mean}` are directions, and :math:`\mathbf{h}_i` forgets what came
-    over the edge in question. The weights :math:`A_{ij}` are taken in both
-    directions and relative to their mean.
-    :math:`f` is the distribution of similarities :math:`s` over edges,
-    :math:`f_0` that over random pairs of nodes, their ratio a decreasing
-    function, and :math:`\pi` the share of chance edges: where :math:`s` is
-    below its median over random pairs, all edges are there by chance.
-    Nothing is learnt from labels, and nothing is to be set.
+    :math:`\mathbf{u}_i = \mathbf{x}_i / \| \mathbf{x}_i \| - \textrm{mean}`
+    are directions, :math:`f` and :math:`f_0` the distributions of
+    similarities :math:`s` over edges and over random pairs of nodes, and
+    :math:`\pi` is the share of chance edges, see
+    :meth:`~torch_agcn.diagnostics.chance_edges`.
+    The weights :math:`A_{ij}` are taken in both directions and relative to
+    their mean.
 
-    If the features of neighbors are as different as those of random pairs
-    (:math:`\pi \geq 0.9` without neighborhoods, or as far as can be said of
-    so few edges), features cannot tell a wrong edge from a right one.
-    Then all weights stay as they are, with a warning.
+    .. warning::
+        If :math:`\pi \geq 0.9` by features alone, features cannot tell a
+        wrong edge from a right one, and all weights stay as they are.
 
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
-            :meth:`dirichlet_energy`, without leading dimensions. A directed
-            edge gets the same weight as its reverse.
+            :meth:`dirichlet_energy`, without leading dimensions.
         steps (int, optional): How often neighborhoods are summed with the
             weights found before. (default: :obj:`2`)
 
-    Returns:
-        A weight for each edge, in the order of :obj:`edge_index`, or row by
-        row of a sparse matrix. It does not lead back to a gradient.
+    :rtype: :class:`torch.Tensor`, a weight for each edge in the order of
+        :obj:`edge_index`, or row by row of a sparse matrix, without gradient
 
     Example:
         >>> x = torch.eye(2).repeat_interleave(5, dim=0)

@@ -1,9 +1,6 @@
 r"""Registers AGCN with PyG's GraphGym: after :obj:`import
 torch_agcn.graphgym`, a configuration can ask for :obj:`gnn.layer_type:
-agcnconv`.
-
-The arguments of :class:`~torch_agcn.nn.conv.AGCNConv` are those of the
-configuration's group :obj:`agcn`; GraphGym itself needs :obj:`yacs`.
+agcnconv`, with its arguments in the group :obj:`agcn`.
 """
 from typing import Any
 
@@ -24,8 +21,7 @@ except ImportError as error:
 
 @register_config('agcn')  # type: ignore[untyped-decorator]
 def set_agcn_config(cfg: Any) -> None:
-    r"""The defaults: the paper's layer. :obj:`None` leaves the choice to
-    :class:`~torch_agcn.nn.conv.AGCNConv`.
+    r"""The defaults of the group :obj:`agcn`: the paper's layer.
 
     Example:
         >>> cfg = CN()

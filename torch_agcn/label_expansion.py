@@ -1,34 +1,21 @@
-r"""More labels out of few, for training any model on a graph.
-
-From `"Deeper Insights into Graph Convolutional Networks for Semi-Supervised
-Learning" <https://arxiv.org/abs/1801.07606>`_ (Li, Han and Wu, 2018): nodes
-that a random walk (:meth:`co_training`) or a model that was trained already
-(:meth:`self_training`) is most sure of are trained on as if they had a label,
-and then one trains afresh. :meth:`union` and :meth:`intersection` combine two
-such expansions.
-
-All of these return an :class:`Expansion`: the nodes to train on, and their
-labels apart from :obj:`y`, which stays as it is and is what to measure by:
+r"""Co-training and self-training from the `"Deeper Insights into Graph
+Convolutional Networks for Semi-Supervised Learning"
+<https://arxiv.org/abs/1801.07606>`_ paper: nodes that a random walk or a
+trained model is most sure of are trained on as if they had a label.
 
 .. code-block:: python
 
     size = expansion_size(data.edge_index, data.y, data.train_mask)
-    held_out = data.val_mask | data.test_mask
     more = co_training(data.edge_index, data.y, data.train_mask, size,
-                       exclude=held_out)
-
+                       exclude=data.val_mask | data.test_mask)
     loss = F.cross_entropy(out[more.train_mask],
-                           more.pseudo_y[more.train_mask])  # in training
-    hit = (out.argmax(dim=-1) == data.y)[data.test_mask]    # as before
+                           more.pseudo_y[more.train_mask])
 
-Of :obj:`y`, only the entries of :obj:`train_mask` are ever looked at; the
-others may hold anything.
+Only the entries :obj:`y[train_mask]` are ever read.
 
 .. warning::
-    Without :obj:`exclude`, any node without a label may be added, as in the
-    paper: nodes of the test set as well, with a label that was guessed.
-    Accuracy by :obj:`y` is still right, but accuracy by :obj:`pseudo_y`
-    never is.
+    Without :obj:`exclude`, nodes of the test set may be added, as in the
+    paper. Measure accuracy by :obj:`y`, never by :obj:`pseudo_y`.
 """
 import math
 from collections.abc import Sequence
@@ -66,10 +53,9 @@ class Expansion(NamedTuple):
 
     Args:
         train_mask (torch.Tensor): The nodes that had a label and those that
-            were added, of type :obj:`torch.bool`.
-        pseudo_y (torch.Tensor): The labels to train on: given ones, guessed
-            ones for the nodes that were added, and :obj:`-1` for all nodes
-            outside of :obj:`train_mask`. Do not measure accuracy by them.
+            were added.
+        pseudo_y (torch.Tensor): The labels to train on, and :obj:`-1` outside
+            of :obj:`train_mask`.
 
     Example:
         >>> more = Expansion(torch.tensor([True, True, False]),
@@ -90,27 +76,18 @@ def expansion_size(
     factor: int = 3,
     num_classes: int | None = None,
 ) -> Tensor:
-    r"""How many nodes to add for each class,
+    r"""The number of nodes to add for each class
 
     .. math::
         t_c = \left\lfloor 3 \eta \frac{n_c}{\sum_k n_k} \right\rfloor
         \quad \textrm{with} \quad \eta = \frac{N}{\bar{d}^{\,\tau}},
 
-    where :math:`n_c` labels of class :math:`c` are there, :math:`\bar{d}` is
-    the mean number of neighbors, and :math:`\eta` therefore is about the
-    number of labels whose :math:`\tau`-hop neighborhoods are the whole graph.
-
-    .. code-block:: python
-
-        >>> ring = torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0],
-        ...                      [1, 2, 3, 0, 0, 1, 2, 3]])
-        >>> y = torch.tensor([0, 1, 1, -1])
-        >>> expansion_size(ring, y, y >= 0)  # 3 * 4 / 2^2 of 1/3 and of 2/3
-        tensor([1, 2])
+    where :math:`n_c` denotes the number of labels of class :math:`c` and
+    :math:`\bar{d}` the mean number of neighbors.
 
     Args:
-        edge_index (torch.Tensor or SparseTensor): The graph, in any of PyG's
-            forms. Self-loops and weights do not count.
+        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
+            adjacency matrix. Self-loops and weights do not count.
         y (torch.Tensor): The labels.
         train_mask (torch.Tensor): The nodes whose labels are known.
         num_layers (int, optional): The number :math:`\tau` of layers of the
@@ -119,6 +96,13 @@ def expansion_size(
             (default: :obj:`3`)
         num_classes (int, optional): The number of classes. By default, one
             more than the largest label. (default: :obj:`None`)
+
+    Example:
+        >>> ring = torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0],
+        ...                      [1, 2, 3, 0, 0, 1, 2, 3]])
+        >>> y = torch.tensor([0, 1, 1, -1])
+        >>> expansion_size(ring, y, y >= 0)
+        tensor([1, 2])
     """
     owner = 'expansion_size'
     num_classes = _num_classes(_check_labels(y, train_mask, owner),
@@ -150,24 +134,29 @@ def partially_absorbing_walk(
     alpha: float = 1e-6,
     num_classes: int | None = None,
 ) -> Tensor:
-    r"""How likely a random walk from each node ends at each class.
-
-    At node :math:`i` of degree :math:`d_i`, the walk ends with probability
-    :math:`\alpha / (\alpha + d_i)` and else goes on to a neighbor. The scores
+    r"""The scores
 
     .. math::
         \mathbf{p}_c = \sum_{j \textrm{ labelled } c} \mathbf{P}_{:, j} \quad
         \textrm{with} \quad \mathbf{P} = {(\mathbf{D} - \mathbf{A} + \alpha
-        \mathbf{I})}^{-1}
+        \mathbf{I})}^{-1},
 
-    are :math:`1 / \alpha` times the probability to end at a node with label
-    :math:`c`, and zero where no such node can be reached. For a small
-    :math:`\alpha` the walk gets everywhere before it ends; what differs
-    between the nodes of a class's column is how much sooner it gets to the
-    labels. Columns of classes with more labels are larger as a whole.
+    which are :math:`1 / \alpha` times the probability that a random walk
+    from a node ends at a label :math:`c`, if it ends at node :math:`i` with
+    probability :math:`\alpha / (\alpha + d_i)`.
+    Requires :obj:`pip install torch_agcn[labels]`.
 
-    .. code-block:: python
+    Args:
+        edge_index, y, train_mask, num_classes: As in :meth:`expansion_size`.
+            The graph must be undirected.
+        edge_weight (torch.Tensor, optional): The edge weights.
+            (default: :obj:`None`)
+        alpha (float, optional): The rate :math:`\alpha` at which walks end.
+            (default: :obj:`1e-6`)
 
+    :rtype: :class:`torch.Tensor` of shape :obj:`[N, num_classes]`
+
+    Example:
         >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
         >>> y = torch.tensor([0, -1, -1, 1])
         >>> partially_absorbing_walk(edge_index, y, y >= 0, alpha=1.0)
@@ -175,29 +164,6 @@ def partially_absorbing_walk(
                 [0.3333, 0.0000],
                 [0.0000, 0.3333],
                 [0.0000, 0.6667]], dtype=torch.float64)
-
-    The sparse system is solved on the CPU in double precision for one right
-    side per class. It is nearly singular for a small :math:`\alpha`, but just
-    because of the vectors that are constant on a connected component, which
-    are solved for by hand. Scores that differ by rounding errors only are
-    made equal, so that the order of nodes is the same on all machines.
-
-    This needs :obj:`scipy`: :obj:`pip install torch_agcn[labels]`.
-
-    Args:
-        edge_index (torch.Tensor or SparseTensor): The undirected graph, in
-            any of PyG's forms. Self-loops do not count.
-        y (torch.Tensor): The labels.
-        train_mask (torch.Tensor): The nodes whose labels are known.
-        edge_weight (torch.Tensor, optional): The weights of the edges.
-            (default: :obj:`None`)
-        alpha (float, optional): The rate :math:`\alpha` at which walks end.
-            (default: :obj:`1e-6`)
-        num_classes (int, optional): The number of classes. By default, one
-            more than the largest label. (default: :obj:`None`)
-
-    :rtype: :class:`torch.Tensor` of shape :obj:`[N, num_classes]` and type
-        :obj:`torch.double`
     """
     owner = 'partially_absorbing_walk'
     try:
@@ -285,40 +251,31 @@ def co_training(
     *,
     exclude: OptTensor = None,
 ) -> Expansion:
-    r"""Adds the nodes that a random walk is most sure of: those with the
-    highest scores by :meth:`partially_absorbing_walk` for each class.
+    r"""Adds the nodes with the highest scores by
+    :meth:`partially_absorbing_walk` for each class.
+    A node that is among those of two classes goes to the one with the higher
+    score; of equal scores, the lower node or class comes first.
 
-    A node that is among the highest of two classes goes to the one with the
-    higher score, and the other gets one less. Of equal scores, the lower node
-    or class comes first. Nodes that no walk leads to are not added.
+    Args:
+        edge_index, y, train_mask, edge_weight, alpha: As in
+            :meth:`partially_absorbing_walk`.
+        num_added (torch.Tensor or list or int): The number of nodes to add at
+            most, for each class (see :meth:`expansion_size`) or for all.
+        exclude (torch.Tensor, optional): The nodes that are never added, as
+            a mask or by number, *e.g.*, those of validation and test.
+            (default: :obj:`None`)
 
-    .. code-block:: python
+    :rtype: :class:`Expansion`
 
+    Example:
         >>> path = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4],
         ...                      [1, 0, 2, 1, 3, 2, 4, 3]])
         >>> y = torch.tensor([0, -1, -1, -1, 1])
         >>> co_training(path, y, y >= 0, num_added=1).pseudo_y
         tensor([ 0,  0, -1,  1,  1])
-        >>> held_out = torch.tensor([1])
         >>> co_training(path, y, y >= 0, num_added=1,
-        ...             exclude=held_out).pseudo_y
+        ...             exclude=torch.tensor([1])).pseudo_y
         tensor([ 0, -1,  0,  1,  1])
-
-    Args:
-        edge_index (torch.Tensor or SparseTensor): The undirected graph, in
-            any of PyG's forms.
-        y (torch.Tensor): The labels.
-        train_mask (torch.Tensor): The nodes whose labels are known.
-        num_added (torch.Tensor or list or int): The number of nodes to add at
-            most, for each class, e.g. by :meth:`expansion_size`, or for all.
-        edge_weight (torch.Tensor, optional): The weights of the edges.
-            (default: :obj:`None`)
-        alpha (float, optional): The rate at which walks end.
-            (default: :obj:`1e-6`)
-        exclude (torch.Tensor, optional): The nodes that are never added, as
-            a mask or by number, *e.g.*, those of validation and test. By
-            default, any node without a label may be added.
-            (default: :obj:`None`)
     """
     owner = 'co_training'
     known = _check_labels(y, train_mask, owner)
@@ -342,26 +299,18 @@ def self_training(
     r"""Adds the nodes that a trained model is most sure of: of those that it
     puts into a class, the ones with the highest probability by softmax.
 
-    Of equal probabilities, the lower node or class comes first.
+    Args:
+        logits (torch.Tensor): The outputs of the model for all nodes, before
+            softmax or after log-softmax, of shape :obj:`[N, num_classes]`.
+        y, train_mask, num_added, exclude: As in :meth:`co_training`.
 
-    .. code-block:: python
+    :rtype: :class:`Expansion`
 
+    Example:
         >>> logits = torch.tensor([[9., 0.], [3., 0.], [2., 0.], [0., 1.]])
         >>> y = torch.tensor([1, -1, -1, -1])
         >>> self_training(logits, y, y >= 0, num_added=1).pseudo_y
         tensor([ 1,  0, -1,  1])
-
-    Args:
-        logits (torch.Tensor): The outputs of the model for all nodes, before
-            softmax or after log-softmax, of shape :obj:`[N, num_classes]`.
-        y (torch.Tensor): The labels.
-        train_mask (torch.Tensor): The nodes whose labels are known.
-        num_added (torch.Tensor or list or int): The number of nodes to add at
-            most, for each class, e.g. by :meth:`expansion_size`, or for all.
-        exclude (torch.Tensor, optional): The nodes that are never added, as
-            a mask or by number, *e.g.*, those of validation and test. By
-            default, any node without a label may be added.
-            (default: :obj:`None`)
     """
     owner = 'self_training'
     known = _check_labels(y, train_mask, owner)
@@ -389,20 +338,20 @@ def union(
     first: tuple[Tensor, Tensor],
     second: tuple[Tensor, Tensor],
 ) -> Expansion:
-    r"""The nodes of either of two expansions of the same labels, but for
-    those that the two give different labels: neither is to be preferred, so
-    they are left out, and their label is :obj:`-1`.
-
-    .. code-block:: python
-
-        >>> y = torch.tensor([0, 0, 1, -1])
-        >>> other = torch.tensor([0, 1, -1, 1])
-        >>> union((y >= 0, y), (other >= 0, other)).pseudo_y
-        tensor([ 0, -1,  1,  1])
+    r"""The nodes of either of two expansions of the same labels, without those
+    that the two give different labels.
 
     Args:
         first (Expansion): An expansion.
         second (Expansion): Another one.
+
+    :rtype: :class:`Expansion`
+
+    Example:
+        >>> y = torch.tensor([0, 0, 1, -1])
+        >>> other = torch.tensor([0, 1, -1, 1])
+        >>> union((y >= 0, y), (other >= 0, other)).pseudo_y
+        tensor([ 0, -1,  1,  1])
     """
     mask, y, other_mask, other_y = _check_pairs(first, second, 'union')
     conflict = mask & other_mask & (y != other_y)
@@ -417,16 +366,17 @@ def intersection(
     r"""The nodes that two expansions of the same labels both have, with the
     same label.
 
-    .. code-block:: python
+    Args:
+        first (Expansion): An expansion.
+        second (Expansion): Another one.
 
+    :rtype: :class:`Expansion`
+
+    Example:
         >>> y = torch.tensor([0, 0, 1, -1])
         >>> other = torch.tensor([0, 1, -1, 1])
         >>> intersection((y >= 0, y), (other >= 0, other)).pseudo_y
         tensor([ 0, -1, -1, -1])
-
-    Args:
-        first (Expansion): An expansion.
-        second (Expansion): Another one.
     """
     mask, y, other_mask, other_y = _check_pairs(first, second, 'intersection')
     return _only(y, mask & other_mask & (y == other_y))

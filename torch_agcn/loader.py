@@ -1,4 +1,4 @@
-r"""What the nodes and edges of a mini-batch stand for in the whole graph."""
+r"""Importance weights for mini-batches."""
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -19,37 +19,32 @@ __all__ = ['ImportanceWeights', 'MixedBatchSampler']
 class ImportanceWeights:
     r"""Makes the arguments with which :class:`~torch_agcn.nn.conv.AGCNConv`
     and :class:`~torch_agcn.nn.models.AGCN` work on a mini-batch of
-    :class:`~torch_geometric.loader.NeighborLoader` as on the graph that it
-    was sampled from, in expectation.
+    :class:`~torch_geometric.loader.NeighborLoader` as on the whole graph, in
+    expectation
 
-    What is in a batch with probability :math:`p` counts :math:`1/p` times
-    (Horvitz and Thompson). With the probability :math:`p_i` that node
-    :math:`i` is a seed, and :math:`p_{ij}` that the edge from :math:`j` to
-    :math:`i` is sampled as well,
+    .. math::
+        \textrm{edge\_weight}_{ij} = A_{ij} \frac{p_i}{p_{ij}}, \quad
+        \textrm{node\_weight}_i = \frac{1}{p_i}, \quad \textrm{degree}_i =
+        \sum_j A_{ij},
 
-    * :obj:`edge_weight` is :math:`A_{ij} p_i / p_{ij}`, and :obj:`degree` that
-      of the whole graph: what a node of the batch receives is then in
-      expectation what it receives in the graph;
-    * :obj:`node_weight` is :math:`1 / p_i` for seeds and zero for all other
-      nodes, so that the energy is taken on the edges that seeds receive, with
-      the weights :math:`A_{ij} / p_{ij}`: all sums that it is made of are then
-      in expectation those of the graph.
-
-    It is meant for the features of the batch. Behind a layer that saw only
-    some of the neighbors, features are noisy, and noise is rough: there, the
-    energy comes out too high, the less the more neighbors are sampled.
+    where :math:`p_i` is the probability that node :math:`i` is a seed (other
+    nodes have weight zero), and :math:`p_{ij}` that the edge from :math:`j`
+    to :math:`i` is sampled as well.
 
     Neighbors must be drawn uniformly, with
     :obj:`subgraph_type="directional"`, and seeds uniformly from all nodes, or
     within :obj:`strata`, see :class:`MixedBatchSampler`.
 
+    .. note::
+        Energies are unbiased for the features of the batch. Behind a layer
+        that saw only some of the neighbors, they come out too high.
+
     Args:
         loader (torch_geometric.loader.NeighborLoader): The loader.
         strata (torch.Tensor, optional): A whole number for each node. Seeds
-            are then drawn uniformly among nodes of the same number, and each
-            batch has seeds of all. By default, those of the loader's
-            :class:`MixedBatchSampler`, or else all nodes are alike.
-            (default: :obj:`None`)
+            are drawn uniformly among nodes of the same number. By default,
+            those of the loader's :class:`MixedBatchSampler`, or else all
+            nodes are alike. (default: :obj:`None`)
 
     Example:
         >>> edge_index = torch.tensor([[1, 2, 3, 0], [0, 0, 0, 3]])
@@ -60,12 +55,9 @@ class ImportanceWeights:
         >>> batch = Data(x=data.x[[0, 1, 3]], n_id=torch.tensor([0, 1, 3]),
         ...              edge_index=torch.tensor([[1, 2], [0, 0]]),
         ...              batch_size=1)
-        >>> weights(batch)
+        >>> weights(batch)  # for model(x, edge_index, **weights(batch))
         {'edge_weight': tensor([1.5000, 1.5000]),
          'node_weight': tensor([4., 0., 0.]), 'degree': tensor([3., 0., 1.])}
-
-    A model is then trained by :obj:`model(batch.x, batch.edge_index,
-    **weights(batch))` for each :obj:`batch` in :obj:`loader`.
     """
 
     def __init__(self, loader: Any, strata: OptTensor = None) -> None:
@@ -153,11 +145,9 @@ class ImportanceWeights:
 
 class MixedBatchSampler(Sampler[list[int]]):
     r"""Batches of given nodes, *e.g.*, those to train on, to each of which
-    nodes are added that are drawn at random from all others.
-
-    The energy is a property of the whole graph, of which training nodes,
-    being few or chosen, tell little. The others tell the rest: with them,
-    :class:`ImportanceWeights` is right in expectation.
+    random other nodes are added, so that :class:`ImportanceWeights` can stand
+    for the whole graph. To be passed as :obj:`batch_sampler` of a
+    :class:`~torch_geometric.loader.NeighborLoader` of all nodes.
 
     Args:
         nodes (torch.Tensor): The given nodes, as indices or as a mask.
@@ -165,7 +155,7 @@ class MixedBatchSampler(Sampler[list[int]]):
         batch_size (int): The number of given nodes in a batch; the last one
             may have fewer.
         num_random (int): The number of other nodes in a batch.
-        generator (torch.Generator, optional): The source of chance.
+        generator (torch.Generator, optional): The random number generator.
             (default: :obj:`None`)
 
     Example:
@@ -173,9 +163,6 @@ class MixedBatchSampler(Sampler[list[int]]):
         ...                             batch_size=3, num_random=20)
         >>> [len(batch) for batch in sampler]
         [23, 22]
-
-    It is to be passed as :obj:`batch_sampler` of a
-    :class:`~torch_geometric.loader.NeighborLoader` of all nodes.
     """
 
     def __init__(self, nodes: Tensor, num_nodes: int, batch_size: int,

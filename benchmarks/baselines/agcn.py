@@ -74,12 +74,15 @@ def gates(model: Module, data: Data) -> list[float]:
     r"""The gates of all layers or hops, in order."""
     found: list[float] = []
 
-    def look(conv: GatedDiffusion, inputs: Any, _: Tensor) -> None:
-        found.extend(conv.gate(*inputs).flatten().tolist())
+    def look(conv: GatedDiffusion, inputs: Any, weights: Any,
+             _: Tensor) -> None:
+        found.extend(conv.gate(*inputs, **weights).flatten().tolist())
 
-    hooks = [m.register_forward_hook(look) for m in model.modules()
-             if isinstance(m, GatedDiffusion)]
-    model.eval()(data.x, data.edge_index)
+    hooks = [m.register_forward_hook(look, with_kwargs=True)
+             for m in model.modules() if isinstance(m, GatedDiffusion)]
+    weights = {'edge_weight': data.edge_weight} if (
+        'edge_weight' in data) else {}
+    model.eval()(data.x, data.edge_index, **weights)
     for hook in hooks:
         hook.remove()
     return found

@@ -1,4 +1,4 @@
-r"""The cases: what is asked, on which graphs, with which sides."""
+r"""The cases: what is asked, on which graphs, with which variants."""
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -10,17 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Batch, Data
-from torch_geometric.nn import APPNP, GCN, GATConv, GCNConv
+from torch_geometric.data import Data
+from torch_geometric.nn import GCN, GATConv, GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import sort_edge_index, to_torch_csr_tensor
 
-from benchmarks.speed.graphs import Size, number_of_graphs
+from benchmarks.speed.graphs import Size
 from benchmarks.speed.measure import MALLOC, Case, Run, UnavailableError
 from torch_agcn import AGCN, AGCNConv, GatedDiffusion
-from torch_agcn.diagnostics import SmoothnessRecorder
-from torch_agcn.functional import anisotropic_weights, dirichlet_energy
+from torch_agcn.functional import dirichlet_energy
 from torch_agcn.transforms import ReorderNodes
 
 Build = Callable[[Any], Run]
@@ -41,44 +40,24 @@ NETWORK: dict[str, Callable[..., Module]] = {
 # What is timed ###############################################################
 
 
-def step(conv: Any, x: Tensor, *graph: Any, call: Any = None) -> Run:
+def step(conv: Any, x: Tensor, *graph: Any) -> Run:
     r"""Forward and backward of one layer."""
     def run() -> Tensor:
         conv.zero_grad()
         x.grad = None
-        out = (call or conv)(x, *graph)
+        out = conv(x, *graph)
         out.backward(torch.ones_like(out))
         return out
     return run
 
 
-def forward(call: Callable[[], Any]) -> Run:
-    r"""A call without gradients."""
-    def run() -> Any:
-        with torch.no_grad():
-            return call()
-    return run
-
-
-def under_bfloat16(run: Run) -> Run:
-    r"""The same under autocast."""
-    def run_cast() -> Any:
-        with torch.autocast('cpu', torch.bfloat16):
-            return run()
-    return run_cast
-
-
-def adam(model: Module) -> torch.optim.Optimizer:
-    r"""The optimizer of all networks."""
-    return torch.optim.Adam(model.parameters(), lr=0.01)
-
-
-def train(optimizer: torch.optim.Optimizer, call: Callable[[], Tensor],
-          y: Tensor) -> Run:
+def train(model: Module, loss_of: Callable[[], Tensor]) -> Run:
     r"""A training step."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
     def run() -> Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(call(), y)
+        loss = loss_of()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -130,12 +109,6 @@ def layer(make: Callable[..., Module], form: str = '',
     return build
 
 
-def diffusion(make: Callable[..., Module], *args: Any, form: str = '',
-              **settings: Any) -> Build:
-    r"""Forward and backward of hops, which have no width."""
-    return layer(lambda *_, **more: make(*args, **more), form, **settings)
-
-
 def half_open(data: Data) -> Run:
     r"""The paper's layer with a gate of 1 - exp(-0.7)."""
     energy = float(dirichlet_energy(data.x.detach(), data.edge_index))
@@ -157,21 +130,16 @@ def compiled(data: Data) -> Run:
     return check_compiled(step(conv, data.x, *normalized(data)))
 
 
-def dgl_layer(data: Data) -> Run:
-    r"""DGL's layer, with self-loops as GCN has them."""
-    import dgl
+def gat(data: Data) -> Run:
+    r"""Heads that are together as wide as the input."""
     F = data.num_features
-    graph = dgl.add_self_loop(dgl.graph(tuple(data.edge_index),
-                                        num_nodes=data.num_nodes))
-    conv = dgl.nn.GraphConv(F, F)
-    return step(conv, data.x, call=lambda x: conv(graph, x))
+    return step(GATConv(F, F // 8, heads=8), data.x, data.edge_index)
 
 
-def product(data: Data, dtype: torch.dtype = torch.float32) -> Run:
+def product(data: Data) -> Run:
     r"""One hop with an open gate, which is a product with GCN's matrix."""
     hop = GatedDiffusion(1, 0.0, energy='total', cached=True)
-    x = data.x.detach().to(dtype)
-    return forward(lambda: hop(x, data.edge_index))
+    return torch.no_grad()(lambda: hop(data.x.detach(), data.edge_index))
 
 
 def torch_sparse_product(data: Data) -> Run:
@@ -179,8 +147,7 @@ def torch_sparse_product(data: Data) -> Run:
     edges, weight = normalized(data)
     size = data.num_nodes, data.num_nodes
     adj = SparseTensor.from_edge_index(edges.flip(0), weight, size)
-    x = data.x.detach()
-    return forward(lambda: adj.matmul(x))
+    return torch.no_grad()(lambda: adj.matmul(data.x.detach()))
 
 
 def edge_index_product(data: Data) -> Run:
@@ -188,47 +155,36 @@ def edge_index_product(data: Data) -> Run:
     edges, weight = normalized(data)
     size = data.num_nodes, data.num_nodes
     adj = EdgeIndex(edges, sparse_size=size, sort_order='col').fill_cache_()
-    x = data.x.detach()
-    return forward(lambda: adj.matmul(x, weight, transpose=True))
-
-
-def gat(data: Data) -> Run:
-    r"""Heads that are together as wide as the input."""
-    F = data.num_features
-    return step(GATConv(F, F // 8, heads=8), data.x, data.edge_index)
+    return torch.no_grad()(lambda: adj.matmul(data.x.detach(), weight,
+                                              transpose=True))
 
 
 LAYERS: dict[str, Build] = {
     **{form: layer(GCNConv, form)
        for form in [EDGES, 'GCN, EdgeIndex', CSR, SPARSE]},
     'GCN, compiled': compiled,
-    'GCN, DGL': dgl_layer,
     GAT: gat,
     PAPER: layer(AGCNConv),
     HALF_OPEN: half_open,
     RELATIVE: layer(AGCNConv, energy='relative'),
     'AGCN, relative, gate half open': layer(AGCNConv, energy='relative',
                                             beta=0.7),
-    'AGCN, relative, bfloat16': lambda data: under_bfloat16(
-        LAYERS[RELATIVE](data)),
+    'AGCN, relative, bfloat16': lambda data: torch.autocast(
+        'cpu', torch.bfloat16)(LAYERS[RELATIVE](data)),
     'product, EdgeIndex': edge_index_product,
     'product, torch_sparse': torch_sparse_product,
     PRODUCT: product,
 }
-HOPS = {
-    'APPNP, edge_index': diffusion(APPNP, 10, 0.1),
-    'APPNP, SparseTensor': diffusion(APPNP, 10, 0.1, form=SPARSE),
-    'GatedDiffusion': diffusion(GatedDiffusion, 10, 0.1),
-    'GatedDiffusion, gates half open': diffusion(GatedDiffusion, 10, 0.1,
-                                                 beta=0.7),
-}
-RECOMPUTE = {
-    f'{K} hop{"s" * (K > 1)}{", recomputed" * recompute}': diffusion(
-        GatedDiffusion, K, beta=0.7, recompute=recompute)
-    for recompute in [False, True] for K in [1, 4, 16, 64]}
 
 
-# Order of nodes, and the limits of the machine ###############################
+def hops(K: int, recompute: bool) -> Build:
+    r"""Forward and backward of K hops with gates half open."""
+    return layer(lambda *_, **settings: GatedDiffusion(
+        K, beta=0.7, recompute=recompute, **settings))
+
+
+RECOMPUTE = {f'{K} hop{"s" * (K > 1)}{", recomputed" * recompute}': hops(
+    K, recompute) for recompute in [False, True] for K in [1, 4, 16, 64]}
 
 
 def reordered(build: Build) -> Build:
@@ -242,32 +198,11 @@ def reordered(build: Build) -> Build:
 
 
 ORDER: dict[str, Build] = {
-    'ReorderNodes': lambda data: forward(partial(ReorderNodes(), data)),
-    **{f'{name}{text}': change(LAYERS[name])
-       for name in [PRODUCT, RELATIVE, EDGES]
-       for text, change in [('', lambda build: build),
-                            (', reordered', reordered)]}}
-
-
-def gather(data: Data, dtype: torch.dtype) -> Run:
-    r"""The rows that a product adds up, one after the other."""
-    x, col = data.x.detach().to(dtype), data.edge_index[0]
-    return forward(lambda: x.index_select(0, col))
-
-
-def copy(data: Data, dtype: torch.dtype) -> Run:
-    r"""As much memory as the rows take, copied."""
-    x = torch.zeros(data.num_edges, data.num_features, dtype=dtype)
-    return forward(x.clone)
-
-
-PRODUCTS: dict[str, Build] = {
-    f'{name}, {str(dtype).removeprefix("torch.")}': partial(call, dtype=dtype)
-    for name, call in [('copy', copy), ('gather', gather),
-                       ('product', product)]
-    for dtype in [torch.float32, torch.bfloat16]}
-PRODUCTS['product, float32 under autocast'] = lambda data: under_bfloat16(
-    product(data))
+    'ReorderNodes': lambda data: torch.no_grad()(
+        lambda: ReorderNodes()(data))}
+for name in [PRODUCT, RELATIVE, EDGES]:
+    ORDER[name] = LAYERS[name]
+    ORDER[f'{name}, reordered'] = reordered(LAYERS[name])
 
 
 # Networks ####################################################################
@@ -276,9 +211,9 @@ PRODUCTS['product, float32 under autocast'] = lambda data: under_bfloat16(
 def network(name: str) -> Build:
     r"""A training step of two layers."""
     def build(data: Data) -> Run:
-        x, adj = data.x.detach(), adjacency(name, data)
+        x, adj, y = data.x.detach(), adjacency(name, data), labels(data.x)
         model = NETWORK[name](x.size(1), x.size(1), 2, CLASSES, cached=True)
-        return train(adam(model), lambda: model(x, adj), labels(x))
+        return train(model, lambda: F.cross_entropy(model(x, adj), y))
     return build
 
 
@@ -286,94 +221,51 @@ def passes(name: str) -> Build:
     r"""A forward pass of one layer."""
     def build(data: Data) -> Run:
         conv = LAYER[name](data.num_features, CLASSES, cached=True)
-        return forward(lambda: conv(data.x, data.edge_index))
+        return torch.no_grad()(lambda: conv(data.x, data.edge_index))
     return build
 
 
-def epoch(name: str, every: int | None) -> Build:
-    r"""An epoch of PyG's stock loop for citation networks: a training step
-    and an evaluation.
+def changing(name: str, is_compiled: bool) -> Build:
+    r"""Training steps of a layer without a cache on one graph after the
+    other.
     """
-    def build(data: Data) -> Run:
-        x, mask = data.x.to_dense(), data.train_mask
-        model = NETWORK[name](x.size(1), 16, 2, 7, dropout=0.5, cached=True)
-        recorder = every and SmoothnessRecorder(model, every)
-        step = train(
-            adam(model), lambda: model(F.dropout(x), data.edge_index)[mask],
-            data.y[mask])
-
-        def run() -> Tensor:
-            model.train()
-            loss = step()
-            model.eval()
-            with torch.no_grad():
-                model(x, data.edge_index)
-            if recorder:
-                recorder.step()
-            return loss
-        return run
-    return build
-
-
-EPOCH = {f'{name}{", recorder" * bool(every)}': epoch(name, every)
-         for name in LAYER for every in [None, 10]}
-
-
-def changing(name: str, is_compiled: bool, is_training: bool) -> Build:
-    r"""A layer without a cache on one graph after the other."""
     def build(graphs: list[Data]) -> Run:
         conv = LAYER[name](graphs[0].num_features, CLASSES)
         call: Any = conv
         if is_compiled:
             torch._dynamo.config.recompile_limit = 64
             call = torch.compile(conv, dynamic=True)
-        optimizer, runs = adam(conv), []
-        for data in graphs:
-            more = (dict(batch=data.batch, batch_size=data.num_graphs)
-                    if name != EDGES and isinstance(data, Batch) else {})
-            once = partial(call, data.x, data.edge_index, **more)
-            runs.append(train(optimizer, once, labels(data.x))
-                        if is_training else forward(once))
-        following = cycle(runs)
-        if is_compiled:
-            check_compiled(runs[0])
-        return lambda: next(following)()
+        following = cycle([(data.x, data.edge_index, labels(data.x))
+                           for data in graphs])
+
+        def loss_of() -> Tensor:
+            x, edge_index, y = next(following)
+            return F.cross_entropy(call(x, edge_index), y)
+        run = train(conv, loss_of)
+        return check_compiled(run) if is_compiled else run
     return build
 
 
 CHANGING = {
-    f'{name}{", compiled" * is_compiled}: {what}': changing(
-        name, is_compiled, what == 'training step')
-    for what in ['forward', 'training step']
-    for name in LAYER for is_compiled in [False, True]}
-
-
-# Transforms ##################################################################
-
-
-WEIGHTS: dict[str, Build] = {'anisotropic_weights': lambda data: forward(
-    lambda: anisotropic_weights(data.x.detach(), data.edge_index))}
+    f'{name}{", compiled" * is_compiled}: training step': changing(
+        name, is_compiled) for name in LAYER for is_compiled in [False, True]}
 
 
 # All of them #################################################################
 
 # Where features of 4 bytes leave a cache of 32 MB, with 20 edges a node:
 LEAVES_CACHE = 2_500_000
-COMPLEXITY = dict.fromkeys([
-    *(Size('random', 20_000 * 2**i, 200_000, 64) for i in range(7)),
-    *(Size('random', 5_000, 50_000 * 2**i, 64) for i in range(6)),
-    *(Size('random', 20_000, 200_000, 16 * 2**i) for i in range(6))])
 BIG = Size('random', 200_000, 2_000_000, 64)
+GROWING = {edges: Size('power law', edges // 20, edges, 64) for edges in [
+    20_000, 80_000, 320_000, 1_280_000,
+    *(LEAVES_CACHE * 2**i for i in range(5))]}
+COMPLEXITY = (EDGES, PAPER, HALF_OPEN, RELATIVE)
 CASES = {
     'layer': Case(
         'What do forward and backward of one layer take, and a product '
         'alone?', [BIG], LAYERS, 'times GCN on edge_index',
         lambda name: EDGES, malloc=tuple(MALLOC),
         memory=(EDGES, CSR, SPARSE, GAT, PAPER, RELATIVE)),
-    'hops': Case(
-        'What do forward and backward of ten hops take?', [BIG], HOPS,
-        'times APPNP on edge_index', lambda name: 'APPNP, edge_index',
-        repeats=3, malloc=('default', 'kept')),
     'recompute': Case(
         'What do many hops of GatedDiffusion with gates half open take, '
         'with and without recomputing?',
@@ -385,49 +277,30 @@ CASES = {
                                                'power law']],
         ORDER, 'times the former order',
         lambda name: name.removesuffix(', reordered')),
-    'product': Case(
-        'How far is the product from what the machine can do?',
-        [BIG._replace(features=F) for F in [16, 64, 256]], PRODUCTS,
-        'times a copy of the rows in float32', lambda name: 'copy, float32'),
     'scaling': Case(
         'What does a training step of two layers take on a big graph?',
-        [Size('power law', edges // 20, edges, 64) for edges in [
-            20_000, 80_000, 320_000, 1_280_000,
-            *(LEAVES_CACHE * 2**i for i in range(5))]],
-        {name: network(name) for name in NETWORK}, 'times GCN on torch CSR',
-        lambda name: CSR, repeats=3, memory=tuple(NETWORK), memory_sizes=[
-            Size('power law', edges // 20, edges, 64)
-            for edges in [LEAVES_CACHE * 4**i for i in range(3)]],
-        most={EDGES: 10_000_000}, split=LEAVES_CACHE),
+        list(GROWING.values()), {name: network(name) for name in NETWORK},
+        repeats=3, memory=tuple(NETWORK),
+        memory_sizes=[GROWING[LEAVES_CACHE * 4**i] for i in range(3)],
+        most={EDGES: 10_000_000}),
     'complexity': Case(
         'How do time and memory of one layer grow with nodes, edges and '
-        'features?', list(COMPLEXITY),
-        {name: LAYERS[name] for name in [EDGES, PAPER, HALF_OPEN, RELATIVE]},
-        'times GCN', lambda name: EDGES,
-        memory=(EDGES, PAPER, HALF_OPEN, RELATIVE), counts=True),
+        'features?', list(dict.fromkeys([
+            *(Size('random', 20_000 * 2**i, 200_000, 64) for i in range(7)),
+            *(Size('random', 5_000, 50_000 * 2**i, 64) for i in range(6)),
+            *(Size('random', 20_000, 200_000, 16 * 2**i) for i in range(6))])),
+        {name: LAYERS[name] for name in COMPLEXITY}, memory=COMPLEXITY,
+        counts=True),
     'small': Case(
         'What does a forward pass take on small graphs?',
         [Size('random', 100, 1_000, 64), Size('random', 2_708, 10_556, 16),
          Size('random', 2_708, 10_556, 1_433)],
         {name: passes(name) for name in LAYER}, 'times GCN on edge_index',
         lambda name: EDGES, repeats=15),
-    'epoch': Case(
-        'What does an epoch on Cora take, and what a SmoothnessRecorder that '
-        'looks every ten epochs?', [Size('Cora', 2_708, 10_556, 1_433)],
-        EPOCH, 'times the same without a recorder',
-        lambda name: name.removesuffix(', recorder'),
-        calls=lambda size: 10),
     'changing': Case(
         'What does a layer without a cache take on graphs that change, eager '
         'and compiled?',
-        [Size('changing', 300, 3_000, 64), Size('batches', 1_920, 7_680, 64),
-         Size('changing', 2_500, 70_000, 64),
+        [Size('changing', 300, 3_000, 64), Size('changing', 2_500, 70_000, 64),
          Size('changing', 40_000, 800_000, 64)], CHANGING,
-        'times GCN, eager', lambda name: f'{EDGES}: {name.split(": ")[1]}',
-        calls=number_of_graphs),
-    'weights': Case(
-        'What do the weights of AnisotropicWeights take, once?',
-        [Size('PubMed', 19_717, 88_648, 500),
-         Size('clusters', 1_000_000, 10_000_000, 64)], WEIGHTS, '',
-        lambda name: name, repeats=3, memory=tuple(WEIGHTS)),
+        'times GCN, eager', lambda name: next(iter(CHANGING))),
 }

@@ -4,15 +4,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
-
-from benchmarks.data import CITATION, load
+from torch_geometric.data import Data
 
 
 class Size(NamedTuple):
-    r"""What is measured on: a kind of graph, and how much of it. Of graphs
-    that change, the means.
-    """
+    r"""A kind of graph, and how much of it; of graphs that change, means."""
 
     graph: str
     nodes: int
@@ -38,8 +34,8 @@ def power_law_graph(num_nodes: int, num_edges: int, gamma: float = 2.5,
     Each edge joins two nodes that are drawn with a probability of
     :math:`r^{-a}`, where :math:`r` is the rank of a node and :math:`a = 1 /
     (\gamma - 1)`. The first ranks are left out: from a degree of about
-    :math:`\sqrt{|\mathcal{E}|}` on, most edges of two such nodes would stand
-    there already. Numbers of nodes tell nothing of their ranks.
+    :math:`\sqrt{|\mathcal{E}|}` on, most edges of two such nodes would be
+    drawn twice.
     """
     generator = torch.Generator().manual_seed(seed)
     a = 1 / (gamma - 1)
@@ -55,7 +51,7 @@ def power_law_graph(num_nodes: int, num_edges: int, gamma: float = 2.5,
         return ends.clamp_(0, num_nodes - 1)
 
     pairs = _pairs(num_nodes, num_edges, generator, draw)
-    names = torch.randperm(num_nodes, generator=generator)
+    names = torch.randperm(num_nodes, generator=generator)  # hubs anywhere
     return _both_ways(names[pairs // num_nodes], names[pairs % num_nodes],
                       num_nodes)
 
@@ -99,33 +95,16 @@ def knn_graph(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
                         torch.arange(num_nodes).repeat_interleave(k)])
 
 
-def clusters(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
-    r"""Two clusters, of even and of odd nodes, with a tenth of the edges
-    across.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    row, col = torch.randint(num_nodes // 2 * 2, (2, num_edges // 2),
-                             generator=generator)
-    across = (torch.arange(num_edges // 2) % 10 == 0).long()
-    edges = torch.stack([row, col - col % 2 + (row + across) % 2])
-    return torch.cat([edges, edges.flip(0)], dim=1)
-
-
 GRAPHS: dict[str, Callable[..., Tensor]] = {
-    'random': random_graph, 'power law': power_law_graph,
-    'points': knn_graph, 'clusters': clusters}
+    'random': random_graph, 'power law': power_law_graph, 'points': knn_graph}
 
 
-def make(size: Size, root: str, seed: int = 0) -> Any:
+def make(size: Size, seed: int = 0) -> Any:
     r"""Features and a graph, or a list of graphs that change."""
-    if size.graph in CITATION:
-        return load(size.graph, root=root)
-    if size.graph in ['changing', 'batches']:
+    if size.graph == 'changing':
         return changing(size)
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size.nodes, size.features, generator=generator)
-    if size.graph == 'clusters':
-        x += (torch.arange(size.nodes) % 2)[:, None]
     return Data(x=x.requires_grad_(), edge_index=GRAPHS[size.graph](
         size.nodes, size.edges, seed=seed))
 
@@ -137,18 +116,14 @@ def number_of_graphs(size: Size) -> int:
 
 def changing(size: Size) -> list[Data]:
     r"""Power-law graphs from half to one and a half of a size, in random
-    order; or batches of 64 graphs each.
+    order.
     """
-    number = number_of_graphs(size)
-    parts = 64 if size.graph == 'batches' else 1
-    share = torch.linspace(0.5, 1.5, number * parts) / parts
+    share = torch.linspace(0.5, 1.5, number_of_graphs(size))
     share = share[torch.randperm(
-        share.numel(), generator=torch.Generator().manual_seed(0))].tolist()
+        share.numel(), generator=torch.Generator().manual_seed(0))]
     found = [make(Size('power law', int(size.nodes * s),
-                       int(size.edges * s) // 2 * 2, size.features), '', seed)
-             for seed, s in enumerate(share)]
+                       int(size.edges * s) // 2 * 2, size.features), seed)
+             for seed, s in enumerate(share.tolist())]
     for data in found:
         data.x = data.x.detach()
-    if parts > 1:
-        return [Batch.from_data_list(found[i::number]) for i in range(number)]
     return found

@@ -3,14 +3,17 @@ import ctypes
 import gc
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch.profiler import ProfilerActivity, profile
+from tqdm import tqdm
+
 from benchmarks import runner
-from benchmarks.data import CITATION
 from benchmarks.results import RESULTS, Table
 from benchmarks.speed import graphs
 from benchmarks.speed.graphs import Size
@@ -19,11 +22,9 @@ COLUMNS = ['case', *Size._fields, 'malloc', 'measured', 'variant', 'repeat',
            'milliseconds', 'megabytes']
 TABLE = Table(RESULTS / 'speed.csv', COLUMNS)
 MEMORY_REPEATS, MEMORY_CALLS = 3, 5  # the heap grows in the first calls
-# How freed memory is treated: the variables that a process starts with.
-MALLOC: dict[str, dict[str, Any]] = {
-    'default': {}, 'kept': {},
-    'huge pages': {'THP_MEM_ALLOC_ENABLE': '1'},
-    'tcmalloc': {'LD_PRELOAD': find_library('tcmalloc_minimal')}}
+# How freed memory is treated: the library that a process is started with.
+MALLOC = {'default': '', 'kept': '',
+          'tcmalloc': find_library('tcmalloc_minimal')}
 Run = Callable[[], Any]
 
 
@@ -31,53 +32,26 @@ class UnavailableError(Exception):
     r"""A variant that this machine cannot run, and why."""
 
 
-def enough_calls(size: Size) -> int:
-    r"""How many calls are timed together, so that none is too short."""
-    work = size.features * (size.nodes + size.edges)
-    return max(1, min(200, 10**7 // work))
-
-
 class Case(NamedTuple):
-    r"""What is asked, and how it is measured.
-
-    Args:
-        question: What the case answers, in one sentence.
-        sizes: What it is measured on.
-        variants: Builds what is timed out of what a size makes, by name.
-        beside: The name of the last column: what a variant is compared to.
-        reference: The variant that another is compared to.
-        repeats: How often each variant is timed, after a first time.
-        malloc: How freed memory is treated.
-        memory: The variants whose memory is measured.
-        memory_sizes: Where that is; by default, on all sizes.
-        counts: Whether memory is counted as tensors, in the same process.
-        most: The most edges that a variant gets.
-        split: The number of edges from which on an exponent is fitted.
-        calls: How many calls are timed together.
-    """
+    r"""What is asked, and how it is measured."""
 
     question: str
     sizes: list[Size]
-    variants: dict[str, Callable[[Any], Run]]
-    beside: str
-    reference: Callable[[str], str]
-    repeats: int = 5
+    variants: dict[str, Callable[[Any], Run]]  # each made for a graph
+    beside: str = ''  # the column that compares a variant to its reference
+    reference: Callable[[str], str] = str
+    repeats: int = 5  # after a first time
     malloc: tuple[str, ...] = ('kept', )
-    memory: tuple[str, ...] = ()
-    memory_sizes: list[Size] | None = None
-    counts: bool = False
-    most: dict[str, int] | None = None
-    split: int | None = None
-    calls: Callable[[Size], int] = enough_calls
+    memory: tuple[str, ...] = ()  # the variants whose memory is measured
+    memory_sizes: list[Size] | None = None  # else on all sizes
+    counts: bool = False  # memory is that of tensors, else of the process
+    most: dict[str, int] | None = None  # edges that a variant gets
 
     def quick(self) -> 'Case':
         r"""The same on a few small graphs."""
-        made = [s for s in self.sizes if s.graph not in CITATION]
-        by = min((s.nodes for s in made), default=1000) // 1000
-        by = min(50, max(1, by))
-        sizes = [s if s not in made else s._replace(
-            nodes=s.nodes // by, edges=s.edges // by // 2 * 2)
-            for s in self.sizes]
+        by = min(50, max(1, min(s.nodes for s in self.sizes) // 1000))
+        sizes = [s._replace(nodes=s.nodes // by, edges=s.edges // by // 2 * 2)
+                 for s in self.sizes]
         sizes = [s for s in sizes if s.edges <= 400_000]
         return self._replace(
             sizes=sizes[::2] if len(sizes) > 6 else sizes, repeats=2,
@@ -88,7 +62,7 @@ class Case(NamedTuple):
 
 class Job(NamedTuple):
     r"""What one process does: times all variants of a case on a size in
-    turn, or measures the memory of one.
+    turn, or measures the memory of some.
     """
 
     case: str
@@ -97,119 +71,115 @@ class Job(NamedTuple):
     measured: str
     variants: tuple[str, ...]
     repeats: tuple[int, ...]
-    path: str
+    path: Path
 
-    @property
-    def fixed(self) -> dict[str, Any]:
-        r"""What all of its rows have."""
-        return dict(case=self.case, **self.size._asdict(), malloc=self.malloc,
-                    measured=self.measured)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        r"""How its rows begin."""
-        return [dict(**self.fixed, variant=name, repeat=repeat)
-                for repeat in self.repeats for name in self.variants]
+    def missing(self) -> list[dict[str, Any]]:
+        r"""The beginnings of its rows that are not there of this commit."""
+        return Table(self.path, COLUMNS).missing([
+            dict(case=self.case, **self.size._asdict(), malloc=self.malloc,
+                 measured=self.measured, variant=name, repeat=repeat)
+            for repeat in self.repeats for name in self.variants])
 
 
-def jobs(name: str, case: Case, path: Path) -> Iterator[list[Job]]:
-    r"""All jobs of a case, and which of them share a process."""
+def jobs(name: str, case: Case, path: Path) -> Iterator[Job]:
+    r"""All jobs of a case."""
     for malloc in case.malloc:
-        if None in MALLOC[malloc].values():
+        if MALLOC[malloc] is None:
             print(f"{name}: no '{malloc}'. Install it, e.g. by 'apt-get "
                   f"install libtcmalloc-minimal4'")
             continue
         for size in case.sizes:
             fit = tuple(v for v in case.variants if size.edges <= (
                 case.most or {}).get(v, size.edges))
-            time = Job(name, size, malloc, 'time', fit,
-                       tuple(range(case.repeats)), str(path))
-            memory = time._replace(
-                measured='memory', repeats=(0, ),
-                variants=tuple(v for v in case.memory if v in fit))
+            yield Job(name, size, malloc, 'time', fit,
+                      tuple(range(case.repeats)), path)
+            own = tuple(v for v in case.memory if v in fit)
+            memory = Job(name, size, malloc, 'memory', own, (0, ), path)
             if case.counts:
-                yield [time, memory]
-                continue
-            yield [time]
-            if size in (case.memory_sizes or case.sizes):
-                for variant in memory.variants:
-                    for repeat in time.repeats[:MEMORY_REPEATS]:
-                        yield [memory._replace(variants=(variant, ),
-                                               repeats=(repeat, ))]
+                yield memory
+            elif size in (case.memory_sizes or case.sizes):
+                for variant in own:
+                    for repeat in range(min(case.repeats, MEMORY_REPEATS)):
+                        yield memory._replace(variants=(variant, ),
+                                              repeats=(repeat, ))
 
 
-@contextmanager
-def variables(malloc: str) -> Iterator[None]:
-    r"""Processes that start meanwhile treat freed memory so."""
-    names = [name for found in MALLOC.values() for name in found]
-    before = {name: os.environ.pop(name, None) for name in names}
-    os.environ.update(MALLOC[malloc])
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-def run_missing(cases: dict[str, Case], table: Table,
-                root: str) -> list[tuple[Any, str]]:
+def run_missing(cases: dict[str, Case],
+                table: Table) -> list[tuple[Any, str]]:
     r"""Runs what has rows missing of this commit, and returns what failed."""
     failed = []
-    for name, case in cases.items():
-        for group in jobs(name, case, table.path):
-            todo = [job for job in group if table.missing(job.rows)]
-            with variables(group[0].malloc):
-                failed += [(job, error) for job, row, error in runner.execute(
-                    todo, work, 1, root, keep=group[0].malloc == 'kept')
-                    if row is None]
+    table.begin()
+    for job in [job for name, case in cases.items()
+                for job in jobs(name, case, table.path) if job.missing()]:
+        with preloaded(MALLOC[job.malloc] or ''):
+            failed += [(job, error) for _, row, error in runner.execute(
+                [job], work, 1, '', keep=job.malloc == 'kept') if row is None]
     return failed
 
 
-def work(job: Job, root: str) -> dict[str, Any]:
+@contextmanager
+def preloaded(library: str) -> Iterator[None]:
+    r"""Processes that start meanwhile load a library first, or none."""
+    before = os.environ.get('LD_PRELOAD', '')
+    os.environ['LD_PRELOAD'] = library
+    try:
+        yield
+    finally:
+        os.environ['LD_PRELOAD'] = before
+
+
+def work(job: Job, root: str = '') -> dict[str, Any]:
     r"""What the process of a job does. It writes its rows itself, one by
-    one.
+    one; times are of calls in turn, after a first round.
     """
     from benchmarks.speed.cases import CASES
-    case, table = CASES[job.case], Table(Path(job.path), COLUMNS)
-    wanted = {row['variant'] for row in table.missing(job.rows)}
-    is_resident = job.measured == 'memory' and not case.counts
-    data, sides = graphs.make(job.size, root), {}
-    for name in [name for name in job.variants if name in wanted]:
+    case, todo = CASES[job.case], job.missing()
+    is_time, calls = job.measured == 'time', calls_of(job.size)
+    is_resident = not is_time and not case.counts
+    data, sides = graphs.make(job.size), {}
+    for name in dict.fromkeys(row['variant'] for row in todo):
         try:
             if is_resident:  # loads what is loaded late
-                case.variants[name](graphs.make(tiny(job.size), root))()
+                case.variants[name](graphs.make(tiny(job.size)))()
             sides[name] = case.variants[name](data)
         except (ImportError, UnavailableError) as error:
             print(f"{job.case}: no '{name}'. {error}")
-    if job.measured == 'time':
-        calls = case.calls(job.size)
+    if is_time:
         gc.freeze()  # to collect what is new between timings takes no time
-        runner.take_turns(table, [(dict(variant=name), repeated(run, calls))
-                                  for name, run in sides.items()],
-                          len(job.repeats), calls, **job.fixed)
-    else:
-        for name, run in sides.items():
-            megabytes = resident(run) if is_resident else counted(run)
-            row = dict(**job.fixed, variant=name, repeat=job.repeats[0])
-            table.append([*row, 'commit'], **row, milliseconds='',
-                         megabytes=round(megabytes, 3))
+        for run in sides.values():
+            milliseconds(run, calls)
+    for row in tqdm([row for row in todo if row['variant'] in sides],
+                    desc=f'{job.case} {tuple(job.size)} {job.measured}'):
+        run, ms, mb = sides[row['variant']], '', ''
+        if is_time:
+            ms = float(f'{milliseconds(run, calls):.5g}')
+        else:
+            mb = round(resident(run) if is_resident else counted(run), 3)
+        Table(job.path, COLUMNS).append([*row, 'commit'], **row,
+                                        milliseconds=ms, megabytes=mb)
     return {}
 
 
-def repeated(run: Run, calls: int) -> Run:
-    r"""So many calls as one."""
-    def run_all() -> None:
-        for _ in range(calls):
-            run()
-    return run_all
+def milliseconds(run: Run, calls: int) -> float:
+    r"""Processor time of one of so many calls."""
+    gc.collect()
+    start = time.process_time()
+    for _ in range(calls):
+        run()
+    return 1000 * (time.process_time() - start) / calls
+
+
+def calls_of(size: Size) -> int:
+    r"""How many calls are timed together: all graphs, or enough of one."""
+    if size.graph == 'changing':
+        return graphs.number_of_graphs(size)
+    return max(1, min(200, 10**7 // (size.features
+                                     * (size.nodes + size.edges))))
 
 
 def tiny(size: Size) -> Size:
     r"""The same kind of problem, which takes no memory."""
-    kind = 'random' if size.graph in CITATION else size.graph
-    return Size(kind, 100, 1000, size.features)
+    return size._replace(nodes=100, edges=1000)
 
 
 def resident(run: Run) -> float:
@@ -222,15 +192,23 @@ def resident(run: Run) -> float:
         ctypes.CDLL(None).malloc_trim(0)
     runner.reset_peak()
     before = runner.peak_mb()
-    repeated(run, MEMORY_CALLS)()
+    for _ in range(MEMORY_CALLS):
+        run()
     return runner.peak_mb() - before
 
 
 def counted(run: Run) -> float:
     r"""The largest sum of the tensors that a call makes, in megabytes."""
     run()  # the first call makes what is kept
+    os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # errors, no progress
+    with profile(activities=[ProfilerActivity.CPU],
+                 profile_memory=True) as watch:
+        run()
+    events = [(event.start_ns(), event.nbytes())  # less than 0 where freed
+              for event in watch.profiler.kineto_results.events()
+              if event.name() == '[memory]']
     total = lowest = peak = 0
-    for size in runner.allocations(run):
+    for _, size in sorted(events):
         total += size
         lowest = min(lowest, total)  # the gradients of the last call are freed
         peak = max(peak, total - lowest)

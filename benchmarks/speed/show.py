@@ -10,6 +10,7 @@ from scipy.stats import t
 from benchmarks.results import Claim
 from benchmarks.speed.cases import (
     CASES,
+    COMPLEXITY,
     CSR,
     EDGES,
     GAT,
@@ -25,12 +26,14 @@ from benchmarks.speed.measure import Case
 
 QUESTION = 'How fast is it, and how much memory does it take?'
 AXES = ['nodes', 'edges', 'features']
+GROWS = {'scaling': ['edges'], 'complexity': AXES}
+SPLIT = {'scaling': LEAVES_CACHE}  # from which on an exponent is fitted
 UNITS = {'time': ('milliseconds', 'ms'), 'memory': ('megabytes', 'MB')}
-FITTED = 4  # sizes, where all of them are not
+FITTED = 4  # the largest sizes, where there is no such split
 # The exponents of the paper's O(|E| F + N F^2) and O(N F + F^2):
 PAPERS = {'time': dict(zip(AXES, [1, 1, 2])),
           'memory': dict(zip(AXES, [1, 0, 2]))}
-AGCNS = [PAPER, HALF_OPEN, RELATIVE]
+AGCNS = COMPLEXITY[1:]
 LOOKS = {EDGES: 'GCN', CSR: 'GCN-PN', SPARSE: 'GCNII', PAPER: 'AGCN (paper)',
          HALF_OPEN: 'JK-Net', RELATIVE: 'DiffusedMLP'}
 BARS = [EDGES, CSR, SPARSE, 'GCN, compiled', GAT, PAPER, RELATIVE]
@@ -63,16 +66,16 @@ class Fit(NamedTuple):
 
 def of_case(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     r"""The rows of the latest commit that has any of a case."""
-    part = rows[rows.case == name]
+    part = rows[(rows.case == name)
+                & rows.variant.isin(list(CASES[name].variants))
+                & rows.graph.isin([s.graph for s in CASES[name].sizes])]
     return part[part.commit == part.commit.iloc[-1]] if len(part) else part
 
 
-def along(part: pd.DataFrame, axis: str, case: Case) -> pd.DataFrame:
+def along(part: pd.DataFrame, axis: str) -> pd.DataFrame:
     r"""The rows that differ in one size alone: those with the most sizes."""
-    if case.split:
-        return part if axis == 'edges' else part[:0]
-    others = [name for name in AXES if name != axis]
-    groups = [group for _, group in part.groupby(others)]
+    groups = [group for _, group in part.groupby(
+        [name for name in AXES if name != axis])]
     found = max(groups, key=lambda group: group[axis].nunique(),
                 default=part)
     return found if found[axis].nunique() > 2 else part[:0]
@@ -103,11 +106,11 @@ def exponent(series: pd.Series, split: int | None = None) -> Fit | None:
     series = series[series > 0]
     sizes = sorted(set(sizes_of(series)))
     sizes = [s for s in sizes if s >= split] if split else sizes[-FITTED:]
-    series = series[sizes_of(series).isin(sizes)]
     if len(sizes) < 3:
         return None
-    logs = pd.DataFrame({'x': np.log(sizes_of(series).to_numpy(float)),
-                         'y': np.log(series.to_numpy(float))}, series.index)
+    series = series[sizes_of(series).isin(sizes)]
+    logs = np.log(pd.DataFrame({'x': sizes_of(series), 'y': series.to_numpy()},
+                               series.index, dtype=float))
     repeats = logs.groupby(level=1)
     x, y = (logs - repeats.transform('mean')).to_numpy().T
     slope, free = float(x @ y / (x @ x)), len(x) - repeats.ngroups - 1
@@ -123,15 +126,14 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     out = {}
     for name, case in CASES.items():
         part = of_case(rows, name)
-        if part.empty:
+        if name in GROWS:
+            out.update(growth(name, part))
+        if name in GROWS or part.empty:
             continue
-        if len(part[AXES].drop_duplicates()) > 4:
-            out.update(growth(name, case, part))
-        else:
-            fixed = [f'{part[key].iloc[0]:,} {key}' for key in AXES
-                     if part[key].nunique() == 1]
-            out[f'{name}: {case.question} ({", ".join(fixed)})' if fixed else
-                f'{name}: {case.question}'] = side_by_side(case, part)
+        fixed = ', '.join(f'{part[key].iloc[0]:,} {key}' for key in AXES
+                          if part[key].nunique() == 1)
+        out[f'{name}: {case.question}' + f' ({fixed})' * bool(fixed)] = (
+            side_by_side(case, part))
         if name == 'order':
             out[f'{name}: After how many calls has ReorderNodes paid?'] = (
                 paid_back(part))
@@ -140,73 +142,59 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def side_by_side(case: Case, part: pd.DataFrame) -> pd.DataFrame:
     r"""A line for each variant on each size."""
-    lines = []
-    varying = [key for key in Size._fields if part[key].nunique() > 1]
-    for size, own in part.groupby(list(Size._fields), sort=False):
-        named = dict(zip(Size._fields, size))
-        groups = own.groupby(['variant', 'malloc'])
-        found = {key: groups[column].median().dropna()
-                 for key, (column, _) in UNITS.items()}
-        for variant in dict.fromkeys(own.variant):
-            line = {key: named[key] if key == 'graph' else f'{named[key]:,}'
-                    for key in varying}
-            line['variant'] = variant
-            for measured in dict.fromkeys(part.measured):
-                unit = UNITS[measured][1]
-                for malloc in case.malloc:
-                    name = f'{unit}, {malloc}' if len(case.malloc) > 1 else (
-                        unit)
-                    line[name] = _number(
-                        found[measured].get((variant, malloc)))
-                if measured == 'time' and case.beside:
-                    ours, other = (found['time'].get((name, 'kept'), math.nan)
-                                   for name in [variant,
-                                                case.reference(variant)])
-                    line[case.beside] = _number(ours / other, '.2f')
-            lines.append(line)
-    return pd.DataFrame(lines)
+    wide = part.assign(value=part.milliseconds.fillna(part.megabytes))
+    wide = wide.pivot_table('value', [*Size._fields, 'variant'],
+                            ['measured', 'malloc'], 'median', sort=False)
+    out = wide.index.to_frame(index=False)
+    out[AXES] = out[AXES].map('{:,}'.format)
+    empty = pd.Series(math.nan, wide.index)
+    for measured in part.measured.unique():
+        for malloc in case.malloc:
+            unit = UNITS[measured][1] + f', {malloc}' * (len(case.malloc) > 1)
+            out[unit] = [*map(_number, wide.get((measured, malloc), empty))]
+        if measured == 'time':
+            kept = wide.get(('time', 'kept'), empty)
+            out[case.beside] = [
+                _number(ms / kept.get((*size, case.reference(name)), math.nan),
+                        '.2f') for (*size, name), ms in kept.items()]
+    return out.drop(columns=[key for key in Size._fields
+                             if part[key].nunique() == 1])
 
 
-def growth(name: str, case: Case,
-           part: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def growth(name: str, part: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""A line for each variant and a column for each size, and exponents."""
-    out = {}
-    for axis in AXES:
+    out, split = {}, SPLIT.get(name)
+    for axis in GROWS[name]:
+        own = part if split else along(part, axis)
         for measured, (_, unit) in UNITS.items():
-            found = values(along(part, axis, case), axis, measured)
-            sizes = sorted({size for own in found.values()
-                            for size in sizes_of(own)})
-            lines = []
-            for variant, own in found.items():
-                middle = medians(own)
-                line = {unit: variant, **{
-                    f'{size:,} {axis}': _number(middle.get(size))
-                    for size in sizes}}
-                if case.split and measured == 'time':
-                    line['exponent in the cache'] = str(
-                        exponent(own[sizes_of(own) < case.split]) or '–')
-                lines.append({**line, 'exponent': str(
-                    exponent(own, case.split) or '–')})
-            if lines:
+            found = values(own, axis, measured)
+            frame = pd.DataFrame({variant: medians(series) for variant, series
+                                  in found.items()}).T.map(_number)
+            frame.columns = [f'{size:,} {axis}' for size in frame]
+            if split and measured == 'time':
+                frame['exponent in the cache'] = [
+                    str(exponent(series[sizes_of(series) < split]) or '–')
+                    for series in found.values()]
+            frame['exponent'] = [str(exponent(series, split) or '–')
+                                 for series in found.values()]
+            if len(frame):
                 out[f'{name}: {measured.capitalize()} against {axis}'] = (
-                    pd.DataFrame(lines))
+                    frame.rename_axis(unit).reset_index())
     return out
 
 
 def paid_back(part: pd.DataFrame) -> pd.DataFrame:
     r"""How many calls save what ReorderNodes takes."""
-    lines = []
-    for graph, own in part.groupby('graph', sort=False):
-        found = own.groupby('variant').milliseconds.median()
-        line = {'graph': graph}
-        for name in ORDER:
-            after = f'{name}, reordered'
-            if {'ReorderNodes', name, after} <= set(found.index):
-                saved = found[name] - found[after]
-                line[name] = 'never' if saved <= 0 else str(
-                    math.ceil(found['ReorderNodes'] / saved))
-        lines.append(line)
-    return pd.DataFrame(lines).fillna('–')
+    wide = part.pivot_table('milliseconds', 'graph', 'variant', 'median',
+                            sort=False)
+    out = pd.DataFrame({'graph': wide.index})
+    for name in ORDER:
+        after = f'{name}, reordered'
+        if {'ReorderNodes', name, after} <= set(wide):
+            calls = wide['ReorderNodes'] / (wide[name] - wide[after])
+            out[name] = ['–' if n != n else f'{math.ceil(n)}'
+                         if 0 < n < math.inf else 'never' for n in calls]
+    return out
 
 
 def answer(rows: pd.DataFrame) -> str:
@@ -272,11 +260,10 @@ def all_of(verdicts: list[str]) -> str:
 
 def _formula(part: pd.DataFrame, measured: str, formula: str) -> Claim:
     verdicts, texts = [], []
-    for axis in AXES:
-        bound = PAPERS[measured][axis]
-        found = values(along(part, axis, CASES['complexity']), axis, measured)
+    for axis, bound in PAPERS[measured].items():
+        found = values(along(part, axis), axis, measured)
         fits = {name: exponent(found[name]) if name in found else None
-                for name in [EDGES, *AGCNS]}
+                for name in COMPLEXITY}
         verdicts += [beside_gcn(fits[name], fits[EDGES], bound)
                      for name in AGCNS]
         if all(fits.values()):
@@ -294,7 +281,7 @@ def _trace(part: pd.DataFrame) -> Claim:
     """
     fits = {}
     for axis in AXES:
-        found = values(along(part, axis, CASES['complexity']), axis, 'time')
+        found = values(along(part, axis), axis, 'time')
         fits[axis] = (exponent((found[HALF_OPEN] - found[PAPER]).dropna())
                       if {PAPER, HALF_OPEN} <= set(found) else None)
     holds, edges = 'not shown', fits['edges']
@@ -363,7 +350,7 @@ def _draw_layer(part: pd.DataFrame, folder: Path) -> list[Path]:
             [i + shift for i in range(len(names))],
             [found.get((name, malloc), math.nan) for name in names], 0.4,
             color=color, label=text)
-        panel.bar_label(bars, fmt=lambda v: _number(v), padding=3)
+        panel.bar_label(bars, fmt=_number, padding=3)
     panel.set_yticks(range(len(names)), names, fontsize=12)
     panel.set_xlabel('forward and backward of a layer (ms)', fontsize=12)
     panel.grid(axis='y', visible=False)
@@ -372,20 +359,28 @@ def _draw_layer(part: pd.DataFrame, folder: Path) -> list[Path]:
     return save(figure, folder, 'speed_layer')
 
 
-def _lines(axes: Any, parts: list[pd.DataFrame], along_axes: list[str],
-           measured: list[str]) -> None:
-    r"""Panels with a line for each variant, and one legend above them."""
+def _draw_lines(
+    folder: Path, name: str,
+    panels: list[tuple[pd.DataFrame, str, str, dict[str, str]]],
+    **options: Any,
+) -> list[Path]:
+    r"""For each panel, a line for each variant of some rows against an axis,
+    and one legend above all.
+    """
     from matplotlib.ticker import EngFormatter
 
-    from benchmarks.plots import STYLES
-    for panel, part, axis, what in zip(axes, parts, along_axes, measured):
-        for name, found in values(part, axis, what).items():
-            found = medians(found[found > 0])
-            if found.empty:
-                continue
-            panel.plot(found, label=name, linewidth=2, **STYLES[LOOKS[name]])
+    from benchmarks import plots
+    figure, axes = plots.panels(len(panels), margin=0, **options)
+    for panel, (part, axis, measured, texts) in zip(axes, panels):
+        for variant, found in values(part, axis, measured).items():
+            panel.plot(medians(found[found > 0]), label=variant, linewidth=2,
+                       **plots.STYLES[LOOKS[variant]])
         panel.set_xlabel(axis, fontsize=12)
-        if panel.lines:
+        panel.set_ylabel(texts.get('y', ''), fontsize=12)
+        panel.set_title(texts.get('title', ''), fontsize=11)
+        if name == 'speed_scaling' and measured == 'time':
+            panel.axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
+        if len(part):
             panel.set(xscale='log', yscale='log')
             panel.xaxis.set_major_formatter(EngFormatter(sep=''))
             panel.tick_params(labelsize=11)
@@ -393,30 +388,23 @@ def _lines(axes: Any, parts: list[pd.DataFrame], along_axes: list[str],
     handles, names = max((panel.get_legend_handles_labels()
                           for panel in axes), key=lambda found: len(found[1]))
     if names:
-        axes[0].figure.legend(handles, names, loc='lower center', fontsize=12,
-                              bbox_to_anchor=(0.5, 1),
-                              ncols=(len(names) + 1) // 2)
+        figure.legend(handles, names, loc='lower center', fontsize=12,
+                      bbox_to_anchor=(0.5, 1), ncols=(len(names) + 1) // 2)
+    return plots.save(figure, folder, name)
 
 
 def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
-    from benchmarks.plots import plt, save
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.6))
-    _lines(axes, [part] * 2, ['edges'] * 2, list(UNITS))
-    for panel, label in zip(axes, ['time of a step (ms)',
-                                   'peak of memory (MB)']):
-        panel.set_ylabel(label, fontsize=12)
-    axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
-    return save(figure, folder, 'speed_scaling')
+    return _draw_lines(folder, 'speed_scaling', [
+        (part, 'edges', 'time', {'y': 'time of a step (ms)'}),
+        (part, 'edges', 'memory', {'y': 'peak of memory (MB)'})],
+        width=4, height=3.6)
 
 
 def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
-    from benchmarks.plots import plt, save
-    figure, axes = plt.subplots(1, 3, sharey=True, figsize=(9, 3.4))
-    own = [along(part, axis, CASES['complexity']) for axis in AXES]
-    _lines(axes, own, AXES, ['time'] * 3)
-    for panel, rows, axis in zip(axes, own, AXES):
-        panel.set_title(', '.join(f'{rows[other].iloc[0]:,} {other}'
-                                  for other in AXES if other != axis)
-                        if len(rows) else '', fontsize=11)
-    axes[0].set_ylabel('time (ms)', fontsize=12)
-    return save(figure, folder, 'speed_complexity')
+    parts = {axis: along(part, axis) for axis in AXES}
+    return _draw_lines(folder, 'speed_complexity', [
+        (own, axis, 'time', {
+            'y': 'time (ms)' * (axis == AXES[0]),
+            'title': ', '.join(f'{own[other].iloc[0]:,} {other}' for other
+                               in AXES if other != axis and len(own))})
+        for axis, own in parts.items()], width=3, height=3.4, sharey=True)

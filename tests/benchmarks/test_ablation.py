@@ -25,8 +25,8 @@ def tasks_of(monkeypatch, *argv):
 
 
 def test_a_part_at_a_time(monkeypatch):
-    tasks = tasks_of(monkeypatch, '--runs', '2', '--depths', '2', '16')
-    assert len(tasks) == 2 * 2 * len(ablation.PARTS)
+    tasks = tasks_of(monkeypatch, '--runs', '2')
+    assert len(tasks) == 2 * 3 * len(ablation.PARTS)
     whole = {task.depth: json.loads(task.settings) for task in tasks
              if task.part == ablation.ALL}
     for task in tasks:
@@ -38,7 +38,8 @@ def test_a_part_at_a_time(monkeypatch):
 
 
 def test_measure(monkeypatch, tmp_path):
-    for task in tasks_of(monkeypatch, '--runs', '1', '--depths', '2'):
+    monkeypatch.setattr(ablation, 'DEPTHS', [2])
+    for task in tasks_of(monkeypatch, '--runs', '1'):
         settings = {**json.loads(task.settings), 'epochs': 2}
         row = ablation.measure(
             task._replace(settings=runner.as_json(**settings)),

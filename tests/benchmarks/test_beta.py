@@ -32,8 +32,8 @@ def test_saturation_is_that_of_the_gate(energy):
 
 
 def test_grids():
-    assert set(beta.GRID) < set(beta.FULL_GRID)
-    assert len(beta.FULL_GRID) == 51
+    assert beta.GRID[:2] == [0, 0.1] and beta.GRID[-1] == 5
+    assert len(set(beta.GRID)) == 51
     # From closed to saturated on each of the citation networks:
     for energy in [2586., 649.6, 236.7]:
         bound = beta.saturation(energy)
@@ -58,19 +58,17 @@ def test_measure(tmp_path):
         [0, 1 - math.exp(-1e-6 * 649.6**2), 1], rel=1e-3)
 
 
-def test_summary_by_hand():
+def test_tables_by_hand():
     old = rows_of({0.4: [1., 1]}, settings='{"old": 1}')
-    rows = pd.concat([old, rows_of({0.4: [78., 80], 0.5: [79.]})],
+    rows = pd.concat([old, rows_of({0.5: [79.], 0.4: [78., 80], 0.3: [78., 80],
+                                    0.0: [78., 80], 0.1: [78., 80]})],
                      ignore_index=True)
-    found = beta.summary(rows)
-    assert found.beta.tolist() == [0.4, 0.5]
-    assert found.test_accuracy.tolist() == [79, 79]
-    assert found.seeds.tolist() == [2, 1]
-    assert found.error[0] == 1  # a standard deviation of sqrt(2), two seeds
-    assert found.first_gate.tolist() == [1, 1]
-    assert found.last_gate.tolist() == [0.75, 0.75]
     frame, = beta.tables(rows).values()
-    assert frame.iloc[:, 3].tolist() == ['1.00', '–']
+    # A standard deviation of sqrt(2), and two seeds:
+    assert frame.values.tolist() == [
+        ['0', '79.0 ± 1.0 (2)', '0', '0'],
+        ['0.1 … 0.4', '79.0 ± 1.0 (2)', '1', '0.75'],
+        ['0.5', '79.0 (1)', '1', '0.75']]
 
 
 def test_claim_where_the_gate_is_saturated():
@@ -119,11 +117,9 @@ def test_draw(tmp_path, monkeypatch):
     assert set(figures) <= set(beta.CAPTIONS)
     figure = figures['beta_pubmed_public']
     _, bottom = figure.axes
-    assert bottom.get_xticks()[0] == pytest.approx(1e-11, abs=0)
-    assert bottom.get_xticklabels()[0].get_text() == '0'
-    lines = [line for line in bottom.lines if len(line.get_xdata()) == 1]
-    assert lines[0].get_xdata().tolist() == pytest.approx([1e-11])
-    assert bottom.lines[0].get_xdata()[0] == beta.saturation(2586)
+    saturation, *lines = [list(line.get_xdata()) for line in bottom.lines]
+    assert saturation[0] == beta.saturation(2586)
+    assert lines == [[1e-10, 0.1, 5.0]] * 2 + [[0.5, 5000.0]] * 2
     plots.plt.close(figure)
 
 
@@ -131,17 +127,14 @@ def test_main(monkeypatch):
     seen = []
     monkeypatch.setattr(runner, 'run_and_report',
                         lambda module, tasks, args: seen.append(tasks))
-    beta.main(['--runs', '2'])
-    beta.main(['--runs', '1', '--full-grid', '--datasets', 'Digits'])
+    beta.main([])
     beta.main(['--quick'])
-    coarse, full, quick = seen
-    assert len(set(coarse)) == len(coarse) == 2 * (11 + 13 + 9)
-    assert [task.seed for task in coarse] == [0] * 33 + [1] * 33
-    assert len(set(full)) == 51 + 13 + 9
-    assert {task.split for task in full} == {'random'}
+    full, quick = seen
+    assert len(set(full)) == len(full) == 3 * (51 + 13 + 9)
+    assert [task.seed for task in full] == sorted(73 * [0, 1, 2])
     assert {task.dataset for task in quick} == {'Cora'}
     # Nothing but beta differs from Table 1:
-    for task in coarse[:33]:
+    for task in full[:73]:
         settings = json.loads(task.settings)
         usual = json.loads(settings_of(task.method, 'PubMed'))
         assert {**settings, 'beta': 0} == {**usual, 'beta': 0}

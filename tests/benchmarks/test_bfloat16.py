@@ -1,7 +1,6 @@
 import pandas as pd
 import pytest
 
-pytest.importorskip('matplotlib')
 from benchmarks import bfloat16
 from benchmarks.bfloat16 import AUTOCAST, EXACT, METHODS, Task
 
@@ -29,8 +28,12 @@ def test_tables(tmp_path):
              seed=seed, test_accuracy=80 + seed + 0.5 * (precision != EXACT))
         for seed in range(3) for precision in [EXACT, AUTOCAST]])
     frame, = bfloat16.tables(rows).values()
-    exact, low = frame[frame.method == 'AGCN (paper)'].to_dict('records')
-    assert exact['Cora'] == '81.0 ± 0.6 (3)'
-    assert exact['Cora, difference'] == '–' == low['PubMed']
-    assert low['Cora, difference'] == '+0.50 ± 0.00'
+    assert frame.values.tolist() == [[
+        'AGCN (paper)', 'Cora', '81.0 ± 0.6 (3)', '81.5 ± 0.6 (3)',
+        '+0.50 ± 0.00']]
+    assert bfloat16.answer(rows).endswith('on Cora +0.50 ± 0.00.')
+    rows = rows[rows.precision == EXACT]
+    frame, = bfloat16.tables(rows).values()
+    assert frame.values.tolist()[0][3:] == ['–', '–']
+    assert bfloat16.answer(rows) == ''
     assert bfloat16.draw(rows, tmp_path) == [] == bfloat16.claims(rows)

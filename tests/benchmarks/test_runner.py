@@ -5,7 +5,6 @@ import platform
 import signal
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -254,39 +253,6 @@ def test_time_left():
     left.finished(todo[1], {'seconds': 3600.0})
     assert left.text() == 'about 0:16 h left'
     assert runner.TimeLeft(rows[:0], todo, 1).text() == 'time left unknown'
-
-
-def test_times_of_one_commit(tmp_path, monkeypatch):
-    table = Table(tmp_path / 'times.csv', ['case', 'side', 'repeat',
-                                           'milliseconds', 'megabytes'])
-    calls = []
-
-    def turns(repeats, part=1):
-        calls.clear()
-        runner.take_turns(table, [
-            (dict(side=side), lambda side=side: calls.append(side))
-            for side in 'ab'], repeats, part, case='c')
-        rows = table.read()
-        return list(zip(rows.side, rows.repeat))
-
-    expected = [('a', 0), ('b', 0), ('a', 1), ('b', 1)]
-    assert turns(2) == expected
-    assert calls == list('ababab')  # a first round does not count
-    assert turns(2) == expected and calls == []
-    # Killed after a row, and in the middle of another:
-    lines = table.path.read_text().splitlines(keepends=True)
-    table.path.write_text(''.join(lines[:-1])[:-3])
-    with pytest.warns(UserWarning, match='torn'):
-        assert turns(2) == expected
-    assert calls == list('abab')
-    assert table.read().megabytes.isna().all()
-    monkeypatch.setattr(runner.time, 'process_time', count().__next__)
-    turns(3, part=4)
-    assert table.read().milliseconds.tolist()[-2:] == [250, 250]
-    monkeypatch.setattr(results, 'provenance', lambda: dict(
-        date='', commit='0123456', versions=''))  # not a number
-    assert len(turns(1)) == len(expected) + 2 + 2
-    assert turns(1) and calls == []
 
 
 @pytest.mark.parametrize('fault, message', [

@@ -4,15 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch_geometric.datasets
 from sklearn.datasets import load_digits
 from torch_geometric.data import Batch, Data
-from torch_geometric.utils import homophily, is_undirected
+from torch_geometric.utils import to_undirected
 
 from benchmarks import batches, runner, tasks
 from benchmarks import settings as harness
-from benchmarks.data import load
+from benchmarks.data import load, load_heterophilous
 from benchmarks.results import Table
-from benchmarks.tasks import ENCODERS, GRIDS, LEVELS, Task
+from benchmarks.tasks import ENCODERS, GRIDS, Task
 from benchmarks.training import Run
 from torch_agcn import AGCNConv
 
@@ -173,68 +174,78 @@ def test_train_best():
 # Neighbors of other classes ##################################################
 
 
-@pytest.mark.parametrize('level', LEVELS)
-def test_block_model(level):
-    data = tasks.block_model(level, seed=4)
-    assert homophily(data.edge_index, data.y) == pytest.approx(level, abs=1e-6)
-    assert data.num_edges == 6000 == 2 * len(pairs(data.edge_index))
-    assert is_undirected(data.edge_index)
-    assert data.y.bincount().tolist() == [200] * 5
-    masks = [data.train_mask, data.val_mask, data.test_mask]
-    assert [int(mask.sum()) for mask in masks] == [100, 200, 700]
-    assert bool((sum(mask.long() for mask in masks) == 1).all())
-    assert data.y[data.train_mask].bincount().tolist() == [20] * 5
-    # The means of a class differ from zero in one place, by two:
-    mean = data.x[data.y == 3].mean(0)
-    expected = torch.zeros(32)
-    expected[3] = 2
-    assert torch.allclose(mean, expected, atol=0.3)
-    # The seed decides it all, and the features whatever the graph is:
-    again, other = (tasks.block_model(level, seed) for seed in [4, 5])
-    assert torch.equal(data.edge_index, again.edge_index)
-    assert torch.equal(data.x, again.x) and torch.equal(
-        data.test_mask, again.test_mask)
-    assert not torch.equal(data.edge_index, other.edge_index)
+@pytest.fixture
+def graph(monkeypatch):
+    r"""A small graph in place of those that are fetched: neighbors are of
+    the same class.
+    """
+    torch.manual_seed(1)
+    y = torch.arange(200) % 5
+    ends = torch.randint(40, (2, 600)) * 5 + torch.randint(5, (600, ))
+    x = torch.randn(200, 8)
+    x[torch.arange(200), y] += 2
+    part = torch.arange(200) % 4
+    data = Data(x=x, y=y, edge_index=to_undirected(ends), num_nodes=200,
+                train_mask=part < 2, val_mask=part == 2, test_mask=part == 3)
+    monkeypatch.setattr(tasks, 'load_heterophilous', lambda *_: data)
+    return data
 
 
-def test_validation_chooses(monkeypatch):
-    data = tasks.block_model(0.5, 2)
+@pytest.mark.parametrize('name, kind', [
+    ('actor', 'Actor'), ('texas', 'WebKB'),
+    ('tolokers', 'HeterophilousGraphDataset')])
+def test_load_heterophilous(name, kind, monkeypatch):
+    masks = torch.rand(3, 10) > 0.5
+    given = Data(x=torch.ones(3, 2, dtype=torch.long), num_nodes=3,
+                 y=torch.tensor([0, 1, 1]), train_mask=masks,
+                 edge_index=torch.tensor([[0, 1, 1], [1, 1, 2]]),
+                 val_mask=masks.byte(), test_mask=~masks)
+    monkeypatch.setattr(torch_geometric.datasets, kind, lambda *_: [given])
+    data = load_heterophilous(name, 12)
+    assert data.edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert data.x.dtype == torch.float
+    for key in ['train', 'val']:
+        assert torch.equal(data[f'{key}_mask'], masks[:, 2])
+    assert torch.equal(data.test_mask, ~masks[:, 2])
+
+
+def test_validation_chooses(monkeypatch, graph):
     # What is right where, by the value of beta: the second and third are the
     # best on the validation set, the third with the lower loss there; the
     # first is the best on the test set.
-    right = {0.1: (0, 700, 1.0), 1.0: (150, 70, 0.9), 50.0: (150, 35, 0.8)}
+    right = {0.1: (0, 50, 1.0), 1.0: (40, 20, 0.9), 50.0: (40, 10, 0.8)}
     seen = []
 
     def run(given, seed, *, beta, **settings):
-        assert torch.equal(given.edge_index, data.edge_index) and seed == 2
+        assert given is graph and seed == 2
         assert settings['num_hops'] == 4 and 'choices' not in settings
         seen.append(beta)
         val, test, loss = right[beta]
-        guess = (data.y + 1) % 5
-        for mask, count in [(data.val_mask, val), (data.test_mask, test)]:
+        guess = (graph.y + 1) % 5
+        for mask, count in [(graph.val_mask, val), (graph.test_mask, test)]:
             nodes = mask.nonzero().flatten()[:count]
-            guess[nodes] = data.y[nodes]
+            guess[nodes] = graph.y[nodes]
         logits = torch.nn.functional.one_hot(guess, 5).float()
         return Run(logits, 7, {'val_loss': loss, 'gate_0': beta / 100,
                                'gate_1': 0.25})
 
     monkeypatch.setattr(harness, 'run_of', lambda _: run)
-    row = tasks.measure(Task('agcn', 'homophily-0.5', 2, runner.as_json(
+    row = tasks.measure(Task('agcn', 'texas', 2, runner.as_json(
         num_hops=4, choices=GRIDS['agcn'])), 'data')
     assert seen == [0.1, 1.0, 50.0]
     assert row['chosen'] == '{"beta": 50.0}' and row['epochs'] == 7
-    assert (row['val_score'], row['test_score']) == (75, 5)
+    assert (row['val_score'], row['test_score']) == (80, 20)
     assert row['gates'] == '0.5 0.25'
 
 
 def test_settings():
     for method, choices in GRIDS.items():
-        settings = json.loads(tasks.settings_of(method, 'homophily-0.1'))
+        settings = json.loads(tasks.settings_of(method, 'texas'))
         assert settings['choices'] == choices
         (key, values), = choices.items()
         assert key in settings and len(values) == 3
     recommended, held_open, paper = (
-        json.loads(tasks.settings_of(method, 'homophily-0.1'))
+        json.loads(tasks.settings_of(method, 'texas'))
         for method in ['agcn', 'appnp', 'agcn_paper'])
     assert recommended['num_hops'] == held_open['num_hops'] == 4
     assert held_open['beta'] == 1e30 and paper['num_hops'] == 1
@@ -244,14 +255,12 @@ def test_settings():
     assert recommended == held_open
 
 
-def test_all_runs_on_a_small_graph(monkeypatch):
-    small = tasks.block_model(0.9, 1, num_nodes=200)
-    monkeypatch.setattr(tasks, 'block_model', lambda *_: small)
+def test_all_runs_on_a_small_graph(graph):
     for method in GRIDS:
-        settings = json.loads(tasks.settings_of(method, 'homophily-0.9'))
+        settings = json.loads(tasks.settings_of(method, 'actor'))
         key, = GRIDS[method]
         settings.update(epochs=20, choices={key: [settings[key]]})
-        row = tasks.measure(Task(method, 'homophily-0.9', 1, runner.as_json(
+        row = tasks.measure(Task(method, 'actor', 1, runner.as_json(
             **settings)), 'data')
         assert set(row) == set(tasks.TABLE.own_columns)
         assert row['test_score'] > (30 if method == 'mlp' else 65)
@@ -274,35 +283,34 @@ def rows_of(values):
 def test_tables():
     rows = rows_of({
         ('gcn', 'links'): [90.0, 92.0], ('agcn_paper', 'links'): [91.0, 93.0],
-        ('mlp', 'homophily-0.1'): [60.0], ('gcn', 'homophily-0.1'): [30.0],
-        ('gcn', 'homophily-0.9'): [98.0, 99.0],
-        ('agcn', 'homophily-0.9'): [97.0, 98.5]})
-    # Other settings before do not count:
-    old = rows_of({('gcn', 'links'): [1.0]}).assign(settings='{"lr": 1}')
-    found = tasks.tables(pd.concat([old, rows], ignore_index=True))
-    links, accuracy, gap, gates = found.values()
+        ('mlp', 'actor'): [36.0, 37.0], ('gcn', 'actor'): [30.0, 31.5],
+        ('agcn', 'tolokers'): [80.0]})
+    # Other settings, and data sets of another version, do not count:
+    old = rows_of({('gcn', 'links'): [1.0], ('gcn', 'other'): [1.0]})
+    found = tasks.tables(pd.concat([old.assign(settings='{"lr": 1}'), rows],
+                                   ignore_index=True))
+    links, accuracy, gap = found.values()
     assert links.values.tolist() == [
-        ['GCN', '91.0 ± 1.4 (2)', '–', '–'],
-        ['AGCN (paper)', '92.0 ± 1.4 (2)', '+1.0 ± 0.0', '0.5 … 0.25']]
-    assert list(accuracy.columns) == ['', '0.1', '0.9']
-    assert accuracy.values.tolist() == [
-        ['MLP', '60.0 (1)', '–'], ['GCN', '30.0 (1)', '98.5 ± 0.7 (2)'],
-        ['DiffusedMLP', '–', '97.8 ± 1.1 (2)']]
-    # Differences -1 and -0.5: the mean, and 12.706 standard errors of 0.25.
-    assert gap.values.tolist() == [['DiffusedMLP', '–', '-0.8 ± 3.2']]
-    assert gates.values.tolist() == [['DiffusedMLP', '–', '0.5 … 0.25']]
+        ['GCN', '91.0 ± 1.4 (2)', '–'],
+        ['AGCN (paper)', '92.0 ± 1.4 (2)', '+1.0 ± 0.0']]
+    assert list(accuracy.columns) == ['', 'actor', 'tolokers']
+    assert accuracy.values.tolist()[:2] == [
+        ['MLP', '36.5 ± 0.7 (2)', '–'], ['GCN', '30.8 ± 1.1 (2)', '–']]
+    assert accuracy.values.tolist()[-1] == ['DiffusedMLP', '–', '80.0 (1)']
+    # Differences -6 and -5.5: the mean, and 12.706 standard errors of 0.25.
+    assert gap.values.tolist()[0] == ['GCN', '-5.8 ± 3.2', '–']
     assert tasks.claims(rows) == []
 
 
 def test_figures(tmp_path):
     pytest.importorskip('matplotlib')
     links = rows_of({('gcn', 'links'): [90.0, 92.0]})
-    rest = rows_of({('mlp', 'homophily-0.1'): [60.0],
-                    ('agcn', 'homophily-0.9'): [97.0, 98.5]})
+    rest = rows_of({('mlp', 'actor'): [36.0, 37.0],
+                    ('agcn', 'actor'): [37.0, 38.5]})
     paths = tasks.draw(pd.concat([links, rest], ignore_index=True), tmp_path)
     assert [path.name for path in paths] == [
-        'tasks_scores.png', 'tasks_scores.svg', 'tasks_homophily.png',
-        'tasks_homophily.svg']
+        'tasks_scores.png', 'tasks_scores.svg', 'tasks_heterophilous.png',
+        'tasks_heterophilous.svg']
     assert all(path.stat().st_size > 1000 for path in paths)
     assert len(tasks.draw(links, tmp_path)) == 2
     assert len(tasks.draw(rest, tmp_path)) == 2
@@ -316,9 +324,9 @@ def test_main(monkeypatch, tmp_path):
     tasks.main([])
     module, todo, _ = calls.pop()
     assert module is tasks
-    assert len(set(todo)) == len(todo) == 5 * (2 * 4 + 6 * 5)
+    assert len(set(todo)) == len(todo) == 10 * (2 * 4 + 6 * 5)
     assert [task.seed for task in todo] == sorted(task.seed for task in todo)
-    tasks.main(['--quick', '--datasets', 'links', 'homophily-0.2'])
+    tasks.main(['--quick', '--datasets', 'links', 'texas'])
     assert [task.method for task in calls.pop()[1]] == list(ENCODERS)
 
     # What was run is found again in the file:

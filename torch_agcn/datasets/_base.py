@@ -23,8 +23,7 @@ RECORDS = ['pre_transform.pt', 'pre_filter.pt']
 
 class StoredDataset(InMemoryDataset):
     r"""A data set whose processed file is whole, belongs to the arguments it
-    is asked for with, and is read without running what is in it. A file that
-    is not so is made anew.
+    is asked for with, and is read without running what is in it.
 
     Subclasses define :meth:`_make`, and :attr:`_stem` if the data depends on
     more than :obj:`pre_transform`.
@@ -34,9 +33,7 @@ class StoredDataset(InMemoryDataset):
 
     @property
     def _stem(self) -> str | None:
-        r"""What the data depends on but for :obj:`pre_transform`, or
-        :obj:`None` if nothing tells that.
-        """
+        r"""What the data depends on but for :obj:`pre_transform`, if known."""
         return 'data'
 
     def _make(self) -> BaseData:

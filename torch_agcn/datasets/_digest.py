@@ -48,9 +48,9 @@ def digest(owner: str, name: str, value: Any) -> str | None:
     r"""A digest of the argument :obj:`name` of :obj:`owner`, or :obj:`None`,
     with a warning, if its content cannot be told.
 
-    The content of a function is its code and what that refers to. The content
-    of another object is its class and its attributes. What an installed
-    package defines counts by its name, its file and the package's version.
+    The content of a function is its code and what that refers to, that of
+    another object its class and attributes. What an installed package defines
+    counts by its name, its file and the package's version.
     """
     try:
         return _hash(value)[:16]
@@ -149,8 +149,7 @@ def _installed(value: Any) -> list[str]:
 
 def _release(module: str) -> list[str]:
     r"""A module, the version of its package, and a digest of its file (of all
-    files if the package is this one). Empty if the module came neither with
-    Python nor by a package manager.
+    files if the package is this one); empty if it is not installed.
     """
     package = module.partition('.')[0]
     file = Path(next((found for found in (

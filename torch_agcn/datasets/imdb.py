@@ -29,18 +29,14 @@ NUM_TRAIN = NUM_VAL = 300
 class IMDB(StoredDataset):
     r"""The heterogeneous graph of movies, directors and actors from the
     `"Graph Transformer Networks" <https://arxiv.org/abs/1911.06455>`_ paper,
-    through :obj:`pip` (the archive is kept in :obj:`root/archives` and opened
-    only after a check of its SHA-256). It is another selection of movies than
-    the one of :class:`torch_geometric.datasets.IMDB`.
+    which is another selection of movies than the one of
+    :class:`torch_geometric.datasets.IMDB`.
 
     All nodes have 1,256 features, bags of the keywords of plots; 2,939 of the
     4,661 movies have one of three genres in :obj:`y`, and the others
-    :obj:`-1`. The split is the paper's: 300 movies for training and 300 for
-    validation, 100 of each genre, and 2,339 for the test.
-    Edges run both ways.
-
-    Reading it requires :obj:`pyarrow`, *i.e.*, :obj:`pip install
-    torch_agcn[hetero]`.
+    :obj:`-1`. The split is the paper's.
+    It is downloaded through :obj:`pip` into :obj:`root/archives`, and reading
+    it requires :obj:`pip install torch_agcn[hetero]`.
 
     Args:
         root (str): Root directory where the dataset should be saved.

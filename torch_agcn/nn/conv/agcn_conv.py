@@ -212,11 +212,7 @@ class AGCNConv(GatedDiffusion):
     @torch.no_grad()
     def gate(self, *args: Any, **kwargs: Any) -> Tensor:
         r"""The gates that :meth:`forward` applies, called with the same
-        arguments; with :obj:`momentum`, in evaluation mode.
-
-        Returns:
-            One number, or one per graph if :obj:`batch` is given; stacked
-            along a first dimension for the hops if there are many.
+        arguments; with :obj:`momentum`, those of evaluation.
         """
         running = list(self.running_energy or [])
         modes = [module.training for module in running]

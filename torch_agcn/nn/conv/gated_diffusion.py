@@ -43,10 +43,10 @@ class Inputs(NamedTuple):
 
 
 class GatedDiffusion(MessagePassing):
-    r"""Diffusion that stops where features are smooth: the propagation of the
-    `"Anisotropic Graph Convolutional Network for Semi-supervised Learning"
-    <https://arxiv.org/abs/2010.10284>`_ paper without weights, to be used
-    wherever :class:`~torch_geometric.nn.conv.APPNP` is
+    r"""The propagation of the `"Anisotropic Graph Convolutional Network for
+    Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ paper
+    without weights, which stops where features are smooth and takes the place
+    of :class:`~torch_geometric.nn.conv.APPNP`
 
     .. math::
         \mathbf{X}^{(k)} &= (1 - \alpha) \left( \mathbf{X}^{(k-1)} + g(s)
@@ -57,13 +57,9 @@ class GatedDiffusion(MessagePassing):
         \mathbf{\tilde{D}}^{-1/2} \mathbf{\tilde{A}}
         \mathbf{\tilde{D}}^{-1/2},
 
-    where the gate :math:`g(s)`, one number for each graph and hop, looks at
-    the :meth:`~torch_agcn.functional.relative_energy` :math:`s` of
+    where :math:`s` is the :meth:`~torch_agcn.functional.relative_energy` of
     :math:`\mathbf{X}^{(k-1)}`, or its Dirichlet energy.
-    With :math:`\beta \to \infty` it is APPNP.
-
-    A feature that is not finite opens the gate of its graph, and its value
-    spreads along edges alone, as in PyG.
+    The gate :math:`g(s)` is one number for each graph and hop.
 
     Args:
         num_hops (int, optional): The number of hops. (default: :obj:`10`)
@@ -85,9 +81,8 @@ class GatedDiffusion(MessagePassing):
             (default: :obj:`False`)
         cached (bool, optional): If set to :obj:`True`, the layer keeps
             :math:`\mathbf{P}`, which makes it several times faster on a graph
-            that stays the same. Another graph is noticed, and takes its
-            place. Layers share what they keep. Under :meth:`torch.compile`,
-            such a layer runs eagerly, which excludes :obj:`fullgraph=True`.
+            that stays the same; another graph is noticed, and takes its
+            place. Excludes :obj:`torch.compile(fullgraph=True)`.
             (default: :obj:`False`)
         add_self_loops (bool, optional): Whether to add self-loops. By
             default, as :obj:`normalize`. (default: :obj:`None`)
@@ -96,8 +91,8 @@ class GatedDiffusion(MessagePassing):
         learn_beta (bool, optional): If set to :obj:`True`, :math:`\beta` is
             learnt, starting from :obj:`beta`. (default: :obj:`False`)
         recompute (bool, optional): If set to :obj:`True`, the backward pass
-            computes most hops again, so that memory grows with the root of
-            :obj:`num_hops`. (default: :obj:`False`)
+            computes hops again, in :math:`O(\sqrt{K})` memory for :math:`K`
+            hops. (default: :obj:`False`)
         **kwargs (optional): Additional arguments of
             :class:`torch_geometric.nn.conv.MessagePassing`.
 
@@ -231,11 +226,8 @@ class GatedDiffusion(MessagePassing):
     @torch.no_grad()
     def gate(self, *args: Any, **kwargs: Any) -> Tensor:
         r"""The gates that :meth:`forward` applies, called with the same
-        arguments.
-
-        Returns:
-            One number, or one per graph; stacked along a first dimension for
-            the hops if there are many.
+        arguments: one number, or one per graph, stacked along a first
+        dimension if there are many hops.
         """
         inputs = self._prepare(*args, **{**kwargs, 'counts': True})
         gates, x = self._gates(inputs), inputs.x

@@ -16,12 +16,11 @@ from torch_agcn._tracing import accumulation_dtype
 
 
 class RunningEnergy(Module, Energy):
-    r"""The Dirichlet energy of one hop as a running average over
-    mini-batches, one over all processes of :mod:`torch.distributed`.
+    r"""The Dirichlet energy of one hop as a running average over mini-batches
+    and over all processes of :mod:`torch.distributed`.
 
-    In training, the average includes the present batch, which is also what
-    gradients flow through. In evaluation, it is used as it is, whatever the
-    input. A batch whose energy is not finite is left out.
+    In training, gradients flow through the present batch. In evaluation, the
+    average is used as it is. A batch whose energy is not finite is left out.
 
     Args:
         momentum (float): The least share of the present batch: the

@@ -33,8 +33,7 @@ class AGCN(BasicGNN):
         in_channels (int or tuple): Size of each input sample, or :obj:`-1` to
             derive the size from the first input(s) to the forward method.
             A tuple corresponds to the sizes of source and target
-            dimensionalities, for :meth:`~torch_geometric.nn.to_hetero` on
-            graphs with edges between nodes of two types.
+            dimensionalities.
         hidden_channels (int): Size of each hidden sample.
         num_layers (int): Number of layers.
         out_channels (int, optional): If not set to :obj:`None`, the size of
@@ -52,16 +51,11 @@ class AGCN(BasicGNN):
         norm_kwargs (Dict[str, Any], optional): Arguments passed to the
             respective normalization function defined by :obj:`norm`.
             (default: :obj:`None`)
-        jk (str, optional): The Jumping Knowledge mode. If specified, the model
-            will additionally apply a final linear transformation to transform
-            node embeddings to the expected output feature dimensionality.
-            (:obj:`None`, :obj:`"last"`, :obj:`"cat"`, :obj:`"max"`,
-            :obj:`"lstm"`). (default: :obj:`None`)
-        head (str, optional): The last layer: with :obj:`"conv"`, it gates and
-            propagates as all others do.
-            With :obj:`"linear"`, it is a linear map, so that a model of two
-            layers is the paper's equation (9) read literally: one
-            propagation, then ReLU and a linear map.
+        jk (str, optional): The Jumping Knowledge mode (:obj:`None`,
+            :obj:`"last"`, :obj:`"cat"`, :obj:`"max"`, :obj:`"lstm"`).
+            (default: :obj:`None`)
+        head (str, optional): The last layer, :obj:`"conv"` as all others or
+            :obj:`"linear"`, as the paper's equation (9) has it.
             (default: :obj:`"conv"`)
         **kwargs (optional): Additional arguments of
             :class:`~torch_agcn.nn.conv.AGCNConv`, *e.g.*, :obj:`beta`,
@@ -144,29 +138,15 @@ class AGCN(BasicGNN):
         r"""Forward pass.
 
         Args:
-            x (torch.Tensor): The input node features.
-            edge_index (torch.Tensor or SparseTensor): The edge indices.
-            edge_weight (torch.Tensor, optional): The edge weights, which must
-                not be negative. (default: :obj:`None`)
-            edge_attr (torch.Tensor, optional): Not used; there for the sake of
-                PyG's interface. (default: :obj:`None`)
-            batch (torch.Tensor, optional): The batch vector
-                :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
-                each node to a graph. Each graph has gates of its own.
-                (default: :obj:`None`)
-            batch_size (int, optional): The number of graphs :math:`B`.
-                Automatically calculated if not given. (default: :obj:`None`)
+            x, edge_index, edge_weight, batch, batch_size, degree: As in
+                :class:`~torch_agcn.nn.conv.AGCNConv`, and so is
+                :obj:`node_weight`.
+            edge_attr (torch.Tensor, optional): Not used.
             num_sampled_nodes_per_hop (List[int], optional): The number of
                 sampled nodes per hop, to leave out what the remaining layers
                 do not need. (default: :obj:`None`)
             num_sampled_edges_per_hop (List[int], optional): The number of
                 sampled edges per hop. (default: :obj:`None`)
-            degree (torch.Tensor, optional): The degrees of the nodes in the
-                graph that this one is a part of, see
-                :class:`~torch_agcn.loader.ImportanceWeights`.
-                (default: :obj:`None`)
-            node_weight (torch.Tensor, optional): How many nodes of that graph
-                each node stands for. (default: :obj:`None`)
         """
         if (num_sampled_nodes_per_hop is not None
                 or num_sampled_edges_per_hop is not None):
@@ -213,11 +193,8 @@ class AGCN(BasicGNN):
     ) -> Tensor:
         r"""Performs layer-wise inference on large graphs using a
         :class:`~torch_geometric.loader.NeighborLoader` that samples the full
-        neighborhood for only one layer.
-        The outcome is that of the model on the whole graph: degrees and gates
-        are those of the whole graph, and running estimates (:obj:`momentum`)
-        are not needed. Weights in :obj:`data.edge_weight` are used if there
-        are some.
+        neighborhood for only one layer, with the degrees and gates of the
+        whole graph.
 
         Args:
             loader (torch_geometric.loader.NeighborLoader): A neighbor loader
@@ -302,10 +279,8 @@ def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
 
 
 class _Batches:
-    r"""What a layer propagates with, from batches of neighborhoods.
-
-    The subgraph around some nodes has all that they receive, but not the
-    degrees of their neighbors: those are looked up.
+    r"""What a layer propagates with, from batches of neighborhoods and the
+    degrees of the whole graph.
     """
 
     def __init__(self, conv: AGCNConv, degree: Tensor, batches: Any,

@@ -13,9 +13,8 @@ from torch_agcn.nn.conv import AGCN2Conv
 
 
 class DeepAGCN(Module):
-    r"""A network whose accuracy does not fall with depth: a linear map, many
-    layers of :class:`~torch_agcn.nn.conv.AGCN2Conv`, which all see the first
-    features again and learn little each, and another linear map.
+    r"""A network of many :class:`~torch_agcn.nn.conv.AGCN2Conv` layers between
+    two linear maps, whose accuracy does not fall with depth.
 
     Args:
         in_channels (int): Size of each input sample, or :obj:`-1` to derive
@@ -29,10 +28,9 @@ class DeepAGCN(Module):
             layer. (default: :obj:`0.1`)
         theta (float, optional): The hyperparameter of the identity mapping.
             (default: :obj:`0.5`)
-        num_hops (int, optional): The number of propagation steps in each
-            layer, with the first features mixed in after each. By default,
-            as many as make 16 in all, so that shallow networks see as far as
-            deep ones, and two at least. (default: :obj:`None`)
+        num_hops (int, optional): The number of hops in each layer. By
+            default, as many as make 16 in all, and two at least.
+            (default: :obj:`None`)
         **kwargs (optional): Additional arguments of
             :class:`~torch_agcn.nn.conv.AGCN2Conv`, *e.g.*, :obj:`beta` or
             :obj:`cached`.
@@ -83,17 +81,8 @@ class DeepAGCN(Module):
     def forward(self, x: Tensor, edge_index: Adj,
                 edge_weight: OptTensor = None, batch: OptTensor = None,
                 batch_size: int | None = None) -> Tensor:
-        r"""Forward pass.
-
-        Args:
-            x (torch.Tensor): The input node features.
-            edge_index (torch.Tensor or SparseTensor): The edge indices.
-            edge_weight (torch.Tensor, optional): The edge weights, which must
-                not be negative. (default: :obj:`None`)
-            batch (torch.Tensor, optional): The batch vector; each graph has
-                gates of its own. (default: :obj:`None`)
-            batch_size (int, optional): The number of graphs.
-                Automatically calculated if not given. (default: :obj:`None`)
+        r"""Forward pass, with the arguments of
+        :class:`~torch_agcn.nn.conv.GatedDiffusion`.
         """
         _checks.check_features('DeepAGCN', x, self.lin_in.in_channels)
         _checks.check_type('DeepAGCN', self.lin_out.weight.dtype, x)

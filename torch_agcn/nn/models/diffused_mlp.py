@@ -14,8 +14,7 @@ from torch_agcn.nn.models.deep_agcn import dropout
 
 class DiffusedMLP(Module):
     r"""A multi-layer perceptron whose outputs are diffused by
-    :class:`~torch_agcn.nn.conv.GatedDiffusion`: depth in hops, not in weight
-    matrices.
+    :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
     Args:
         in_channels (int): Size of each input sample, or :obj:`-1` to derive
@@ -78,17 +77,8 @@ class DiffusedMLP(Module):
     def forward(self, x: Tensor, edge_index: Adj,
                 edge_weight: OptTensor = None, batch: OptTensor = None,
                 batch_size: int | None = None) -> Tensor:
-        r"""Forward pass.
-
-        Args:
-            x (torch.Tensor): The input node features, dense or sparse.
-            edge_index (torch.Tensor or SparseTensor): The edge indices.
-            edge_weight (torch.Tensor, optional): The edge weights, which must
-                not be negative. (default: :obj:`None`)
-            batch (torch.Tensor, optional): The batch vector; each graph has
-                gates of its own. (default: :obj:`None`)
-            batch_size (int, optional): The number of graphs.
-                Automatically calculated if not given. (default: :obj:`None`)
+        r"""Forward pass, with the arguments of
+        :class:`~torch_agcn.nn.conv.GatedDiffusion`.
         """
         channels: Any = self.lins[0].in_channels
         _checks.check_features('DiffusedMLP', x, channels)
