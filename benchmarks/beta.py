@@ -71,7 +71,7 @@ def latest(rows: pd.DataFrame) -> pd.DataFrame:
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""A table for each data set and energy; values of beta one after the
-    other that give the same are one line.
+    other with the same cells are one line.
     """
     out = {}
     for (dataset, method), part in latest(rows).groupby(['dataset', 'method']):
@@ -118,8 +118,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
                             **{**look, **style})
         top.set(xscale='log', ylabel='test accuracy (%)', title=dataset)
         bottom.set(xlabel='beta', ylabel='gate after training')
-        top.legend(loc='center left')
-        bottom.legend(loc='center left')
+        top.legend(loc='center')
+        bottom.legend(loc='center')
         paths += plots.save(figure, folder, f'beta_{dataset}_public'.lower())
     return paths
 

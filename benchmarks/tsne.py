@@ -106,19 +106,22 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 
 
 def shown(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""The latest rows of layers as wide as all others."""
-    return latest(rows[rows.width == WIDTH])
+    r"""The latest rows of equal widths and of as many nodes as any has."""
+    most = rows.groupby('dataset').nodes.transform('max')
+    rows = latest(rows[(rows.width == WIDTH) & (rows.nodes == most)])
+    return rows.sort_values('method', kind='stable', key=lambda column: (
+        column.map(list(LABELS).index)))
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""All measures, means over the seeds."""
     groups = shown(rows).groupby(['dataset', 'method'], sort=False)
-    lines = [[dataset, LABELS[method], len(part), *(
+    lines = [[dataset, LABELS[method], len(part), part.nodes.iloc[0], *(
         f'{part[name].mean():.3f} ± {part[name].std(ddof=0):.3f}'
         for name in MEASURES)] for (dataset, method), part in groups]
     return {'Separability of the first layer, mean ± standard deviation over '
             'the seeds': pd.DataFrame(lines, columns=[
-                'data', '', 'seeds', *MEASURES.values()])}
+                'data', '', 'seeds', 'nodes', *MEASURES.values()])}
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:

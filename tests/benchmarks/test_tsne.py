@@ -15,7 +15,7 @@ def rows_of(values, dataset='MNIST', **more):
     r"""Rows whose four measures are the same number, one for each seed."""
     return pd.DataFrame([
         dict(method=method, dataset=dataset, split='random', seed=seed,
-             settings='{}', width=16, test_accuracy=90.,
+             settings='{}', width=16, nodes=5, test_accuracy=90.,
              **dict.fromkeys(tsne.MEASURES, value), **more)
         for method, some in values.items() for seed, value in enumerate(some)])
 
@@ -99,11 +99,12 @@ def test_claims():
 def test_tables():
     frame, = tsne.tables(rows_of({'gcn': [0.2, 0.4]})).values()
     assert frame.values.tolist() == [
-        ['MNIST', 'GCN', 2, *['0.300 ± 0.100'] * 4]]
-    # Wider layers do not compare:
-    wide = rows_of({'gcn': [0.2], 'agcn': [0.9]}).assign(width=[16, 64])
-    frame, = tsne.tables(wide).values()
-    assert frame.iloc[:, 1].tolist() == ['GCN']
+        ['MNIST', 'GCN', 2, 5, *['0.300 ± 0.100'] * 4]]
+    # Wider layers do not compare, nor do parts of the nodes:
+    for other in [dict(width=[16, 64]), dict(nodes=[5, 3])]:
+        rows = rows_of({'gcn': [0.2], 'agcn': [0.9]}).assign(**other)
+        frame, = tsne.tables(rows).values()
+        assert frame.iloc[:, 1].tolist() == ['GCN']
 
 
 def test_draw(tmp_path, monkeypatch):
