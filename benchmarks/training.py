@@ -1,9 +1,8 @@
 """What the baselines share: one result type and one training loop."""
-
 from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,10 @@ class Run:
 
 
 def remember(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps the last results of a step that many configurations share.
-
-    Args:
-        function: Called as ``function(data, **settings)``; what it returns
-            is not to be changed, and depends on the edges, the labels and
-            the settings, or on features that belong to the edges.
+    """Keeps the last results of ``function(data, **settings)``, a step that
+    many configurations share. What it returns is not to be changed, and
+    depends on the edges, the labels and the settings, or on features that
+    belong to the edges.
     """
     kept: dict[Any, Any] = {}
 
@@ -53,16 +50,18 @@ def remember(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def sparse_features(data: Data, density: float = 0.2) -> Data:
-    """Returns the graph with features as :class:`CSR` where that pays.
+# Features ####################################################################
 
-    Features denser than ``density`` (images) become a plain matrix.
+
+def sparse_features(data: Data, density: float = 0.2) -> Data:
+    """Returns the graph with features as :class:`CSR` where that pays:
+    features denser than ``density`` (images) become a plain matrix.
     """
     x = data.x
     data = copy(data)
     data.num_nodes = x.size(0)
-    is_sparse = x.layout != torch.strided
-    if is_sparse or int((x != 0).sum()) <= density * x.numel():
+    if x.layout != torch.strided or int((x != 0).sum()) <= (
+            density * x.numel()):
         data.x = CSR.from_tensor(x)
     return data
 
@@ -77,19 +76,23 @@ def drop(value: Tensor, p: float) -> Tensor:
 
 def dropout(x: Any, p: float, training: bool) -> Any:
     """Drops entries of a dense or a sparse matrix."""
-    if isinstance(x, Tensor) and x.is_sparse:
-        if not training or p == 0:
-            return x
-        return torch.sparse_coo_tensor(
-            x.indices(), drop(x.values(), p), x.shape,
-            is_coalesced=True, check_invariants=False)
+    if not training or p == 0:
+        return x
     if isinstance(x, CSR):
-        if not training or p == 0:
-            return x
         return CSR(x.layout, drop(x.value, p))
-    if training and p > 0 and not x.requires_grad:  # images
-        return drop(x, p)
-    return F.dropout(x, p, training)
+    if x.is_sparse:
+        return torch.sparse_coo_tensor(
+            x.indices(), drop(x.values(), p), x.shape, is_coalesced=True,
+            check_invariants=False)
+    return F.dropout(x, p) if x.requires_grad else drop(x, p)
+
+
+def to_scipy(x: Tensor) -> sp.csr_matrix:
+    """Returns dense or sparse features as a SciPy matrix in double."""
+    return sp.csr_matrix(x.to_dense().double().numpy())
+
+
+# Classes #####################################################################
 
 
 def count_classes(y: Tensor) -> int:
@@ -102,22 +105,57 @@ def count_classes(y: Tensor) -> int:
     return count
 
 
-def to_scipy(x: Tensor) -> sp.csr_matrix:
-    """Returns dense or sparse features as a SciPy matrix in double."""
-    x = x.coalesce() if x.is_sparse else x.to_sparse_coo().coalesce()
-    row, col = x.indices().numpy()
-    value = x.values().numpy().astype(np.float64)
-    return sp.csr_matrix((value, (row, col)), shape=tuple(x.shape))
+def sizes(data: Data, hidden_channels: int) -> tuple[int, int, int]:
+    """Returns the widths of a network: features, hidden, classes."""
+    return data.x.size(1), hidden_channels, count_classes(data.y)
+
+
+def known_labels(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the training labels as rows of the identity, all other rows
+    zero, and which nodes have one.
+    """
+    Y = np.eye(count_classes(data.y))[data.y.numpy()]
+    labelled = data.train_mask.numpy()
+    return Y * labelled[:, None], labelled
+
+
+def classify(z: Tensor, data: Data, C: float) -> Tensor:
+    """Returns the log-probabilities of a logistic regression on ``z``."""
+    from sklearn.linear_model import LogisticRegression
+    points, train = z.numpy(), data.train_mask
+    model = LogisticRegression(C=C, max_iter=1000)
+    model.fit(points[train], data.y[train])
+    return torch.from_numpy(model.predict_log_proba(points)).float()
+
+
+# Graphs ######################################################################
 
 
 def adjacency(data: Data) -> sp.csr_matrix:
     """Returns the graph as a binary symmetric matrix without self-loops."""
-    N = data.num_nodes
     row, col = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
-    A = sp.csr_matrix((np.ones(row.numel()), (row, col)), shape=(N, N))
-    A = A.maximum(A.T)
-    A.data[:] = 1
-    return A
+    A = sp.csr_matrix((np.ones(row.numel()), (row, col)),
+                      shape=(data.num_nodes, data.num_nodes))
+    return A.maximum(A.T).sign()
+
+
+def normalized(A: sp.csr_matrix) -> sp.csr_matrix:
+    """Returns D^-½ A D^-½, zero where a node has no edge."""
+    degree = np.asarray(A.sum(axis=1)).ravel()
+    scale = sp.diags(np.where(degree > 0, degree, np.inf)**-0.5)
+    return (scale @ A @ scale).tocsr()
+
+
+# Training ####################################################################
+
+
+def decay_on(layer: Module, model: Module,
+             weight_decay: float) -> list[dict[str, Any]]:
+    """Returns parameter groups with weight decay on a part of a model."""
+    inner = list(layer.parameters())
+    ids = {id(p) for p in inner}
+    return [dict(params=inner, weight_decay=weight_decay),
+            dict(params=[p for p in model.parameters() if id(p) not in ids])]
 
 
 def fit(
@@ -130,6 +168,7 @@ def fit(
     patience: int = 10,
     params: list[dict[str, Any]] | None = None,
     penalty: Callable[[], Tensor] | None = None,
+    by_accuracy: bool = False,
 ) -> Run:
     """Trains a model on the whole graph and returns its best outputs, and
     the training and validation loss of each epoch.
@@ -144,32 +183,35 @@ def fit(
             ``edge_weight`` by name if the graph has one.
         data: The graph, with ``train_mask`` and ``val_mask``.
         lr: The learning rate.
-        weight_decay: Weight decay of the first layer's parameters.
+        weight_decay: Weight decay of the first child with parameters.
         epochs: The largest number of epochs.
         patience: Epochs without a lower validation loss before the stop, or
             zero for no validation and no stop.
         params: Adam's parameter groups, in place of ``weight_decay``.
         penalty: Called once per epoch, its value is added to the loss.
+        by_accuracy: Whether the best epoch is that of the highest validation
+            accuracy, and of equal ones that of the lowest loss.
     """
     if params is None:
-        layers = [c for c in model.children() if list(c.parameters())]
-        first = list(layers[0].parameters())
-        ids = {id(p) for p in first}
-        rest = [p for p in model.parameters() if id(p) not in ids]
-        params = [{'params': first, 'weight_decay': weight_decay},
-                  {'params': rest}]
+        first = next(c for c in model.children() if [*c.parameters()])
+        params = decay_on(first, model, weight_decay)
     optimizer = torch.optim.Adam(params, lr=lr)
-    train = data.train_mask
     edge_weight = getattr(data, 'edge_weight', None)
     weights = {} if edge_weight is None else {'edge_weight': edge_weight}
+    call = partial(model, data.x, data.edge_index, **weights)
 
-    best, state, best_epoch, epoch = float('inf'), None, 0, 0
-    losses = []
+    def predict() -> Tensor:
+        model.eval()
+        with torch.no_grad():
+            return call().log_softmax(dim=-1)
+
+    y, train = data.y, data.train_mask
+    best: tuple[float, ...] = (float('inf'),)
+    state, best_epoch, epoch, losses = None, 0, 0, []
     for epoch in range(1, epochs + 1):
         model.train()
         optimizer.zero_grad()
-        out = model(data.x, data.edge_index, **weights)
-        loss = F.cross_entropy(out[train], data.y[train])
+        loss = F.cross_entropy(call()[train], y[train])
         if penalty is not None:
             loss = loss + penalty()
         loss.backward()
@@ -177,22 +219,18 @@ def fit(
         if patience == 0:
             continue
 
-        model.eval()
-        with torch.no_grad():
-            out = model(data.x, data.edge_index, **weights)
-            train_loss, val = float(loss), data.val_mask
-            loss = F.cross_entropy(out[val], data.y[val])
-        losses.append((train_loss, float(loss)))
-        if loss < best:
-            best, best_epoch = float(loss), epoch
+        out, target = predict()[data.val_mask], y[data.val_mask]
+        score = float(F.nll_loss(out, target)),
+        losses.append((float(loss), *score))
+        if by_accuracy:
+            score = float((out.argmax(dim=-1) != target).sum()), *score
+        if score < best:
+            best, best_epoch = score, epoch
             state = deepcopy(model.state_dict())
         elif epoch - best_epoch >= patience:
             break
 
     if state is not None:
         model.load_state_dict(state)
-    model.eval()
-    with torch.no_grad():
-        logits = model(data.x, data.edge_index, **weights).log_softmax(dim=-1)
-    return Run(logits, epoch, {'val_loss': best, 'best_epoch': best_epoch},
-               model, losses)
+    return Run(predict(), epoch,
+               {'val_loss': best[-1], 'best_epoch': best_epoch}, model, losses)

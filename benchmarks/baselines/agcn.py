@@ -17,7 +17,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import Run, count_classes, dropout, fit
+from benchmarks.training import Run, decay_on, dropout, fit, sizes
 from torch_agcn import AGCN, DiffusedMLP, GatedDiffusion
 
 
@@ -88,40 +88,27 @@ def gates(model: Module, data: Data) -> list[float]:
     return found
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    head: str = 'hops',
-    num_layers: int = 2,
-    beta: float = 50.0,
-    energy: str = 'relative',
-    residual: bool = True,
-    num_hops: int = 16,
-    alpha: float = 0.1,
-    hidden_channels: int = 64,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-3,
-    epochs: int = 1000,
-    patience: int = 100,
-) -> Run:
+def add_gates(run: Run, data: Data) -> Run:
+    r"""A run that says the gates of its model, too."""
+    run.extra.update((f'gate_{i}', gate)
+                     for i, gate in enumerate(gates(run.model, data)))
+    return run
+
+
+def run(data: Data, seed: int, *, head: str = 'hops', num_layers: int = 2,
+        beta: float = 50.0, energy: str = 'relative', residual: bool = True,
+        num_hops: int = 16, alpha: float = 0.1, hidden_channels: int = 64,
+        p: float = 0.5, lr: float = 0.01, weight_decay: float = 5e-3,
+        epochs: int = 1000, patience: int = 100) -> Run:
     r"""Trains the network and looks at its gates."""
     seed_everything(seed)
     layer = dict(beta=beta, energy=energy, residual=residual,
                  num_hops=num_hops, alpha=alpha)
-    sizes = data.x.size(1), hidden_channels, count_classes(data.y)
+    widths = sizes(data, hidden_channels)
     if head == 'hops':
-        model: Any = Hops(*sizes, p, num_layers, **layer)
+        model: Any = Hops(*widths, p, num_layers, **layer)
     else:
-        model = Net(*sizes, p, num_layers, head=head, **layer)
-    first = list(model.first().parameters())
-    ids = {id(w) for w in first}
-    params = [dict(params=first, weight_decay=weight_decay),
-              dict(params=[w for w in model.parameters()
-                           if id(w) not in ids])]
-    out = fit(model, data, lr=lr, params=params, epochs=epochs,
-              patience=patience)
-    out.extra.update({f'gate_{i}': g
-                      for i, g in enumerate(gates(model, data))})
-    return out
+        model = Net(*widths, p, num_layers, head=head, **layer)
+    return add_gates(fit(model, data, lr=lr, epochs=epochs, patience=patience,
+                         params=decay_on(model.first(), model, weight_decay)),
+                     data)

@@ -9,7 +9,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
 from benchmarks.baselines import gcnii
-from benchmarks.baselines.agcn import gates
+from benchmarks.baselines.agcn import add_gates
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.training import Run, count_classes, fit
 from torch_agcn import DeepAGCN
@@ -21,27 +21,15 @@ class Net(DeepAGCN):
     forward = gcnii.Net.forward
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    num_layers: int = 64,
-    hidden_channels: int = 64,
-    alpha: float = 0.1,
-    theta: float = 0.5,
-    num_hops: int | None = None,
-    beta: float = 500.0,
-    learn_beta: bool = False,
-    residual: bool = True,
-    p: float = 0.6,
-    lr: float = 0.01,
-    weight_decay: float = 0.01,
-    weight_decay_linear: float = 5e-4,
-    epochs: int = 1500,
-    patience: int = 100,
-) -> Run:
-    r"""Trains the network; its two linear maps have a weight decay of their
-    own, as those of GCNII, and learnt gates have none.
+def run(data: Data, seed: int, *, num_layers: int = 64,
+        hidden_channels: int = 64, alpha: float = 0.1, theta: float = 0.5,
+        num_hops: int | None = None, beta: float = 500.0,
+        learn_beta: bool = False, residual: bool = True, p: float = 0.6,
+        lr: float = 0.01, weight_decay: float = 0.01,
+        weight_decay_linear: float = 5e-4, epochs: int = 1500,
+        patience: int = 100) -> Run:
+    r"""Trains the network with GCNII's weight decay; learnt gates have
+    none.
     """
     seed_everything(seed)
     model: Any = Net(data.x.size(1), hidden_channels, num_layers,
@@ -49,14 +37,9 @@ def run(
                      theta=theta, num_hops=num_hops, beta=beta,
                      learn_beta=learn_beta, residual=residual, cached=True)
     sparse_first(model.lin_in)
-    linear = [*model.lin_in.parameters(), *model.lin_out.parameters()]
-    params = [dict(params=[conv.lin.weight for conv in model.convs],
-                   weight_decay=weight_decay),
-              dict(params=linear, weight_decay=weight_decay_linear),
-              dict(params=[conv.raw_beta for conv in model.convs
-                           if learn_beta])]
-    out = fit(model, data, lr=lr, params=params, epochs=epochs,
-              patience=patience)
-    out.extra.update({f'gate_{i}': g
-                      for i, g in enumerate(gates(model, data))})
-    return out
+    params = gcnii.groups(model, [conv.lin.weight for conv in model.convs],
+                          weight_decay, weight_decay_linear)
+    params.append(dict(params=[conv.raw_beta for conv in model.convs
+                               if learn_beta]))
+    return add_gates(fit(model, data, lr=lr, params=params, epochs=epochs,
+                         patience=patience), data)

@@ -12,8 +12,8 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import ChebConv
 
-from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import Run, count_classes, dropout, fit
+from benchmarks.baselines.layers import Stack, weights
+from benchmarks.training import Run, fit, sizes
 
 
 class Block(Module):
@@ -28,60 +28,32 @@ class Block(Module):
         return x[:, self.part]
 
 
-class WeightFirst(Module):
-    r"""A :class:`ChebConv` that multiplies before it propagates, which is the
-    same and cheaper where features are many or sparse.
+class WeightFirst(ChebConv):
+    r"""PyG's layer that multiplies before it propagates, which is the same and
+    cheaper where features are many or sparse.
     """
 
     def __init__(self, in_channels: int, out_channels: int, K: int) -> None:
-        super().__init__()
         # One matrix per k, each initialised as PyG does:
-        self.lins = ModuleList([
-            SparseLinear(in_channels, out_channels, bias=False,
-                         weight_initializer='glorot') for _ in range(K)])
-        self.conv = ChebConv(K * out_channels, out_channels, K)
-        self.conv.lins = ModuleList([Block(k, out_channels)
-                                     for k in range(K)])
+        maps = [weights(in_channels, out_channels) for _ in range(K)]
+        super().__init__(K * out_channels, out_channels, K)
+        self.maps = ModuleList(maps)
+        self.lins = ModuleList([Block(k, out_channels) for k in range(K)])
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *graph: Tensor | None) -> Tensor:
         r"""The filtered features."""
-        x = cat([lin(x) for lin in self.lins], dim=-1)
-        return self.conv(x, edge_index, lambda_max=2.0)
+        return super().forward(cat([f(x) for f in self.maps], dim=-1), *graph)
 
 
-class Net(Module):
-    r"""Two layers, dropout before both."""
-
-    def __init__(self, in_channels: int, hidden_channels: int,
-                 out_channels: int, K: int, p: float) -> None:
-        super().__init__()
-        # PyG counts the terms, the paper the largest power:
-        self.conv1 = WeightFirst(in_channels, hidden_channels, K + 1)
-        self.conv2 = ChebConv(hidden_channels, out_channels, K + 1)
-        self.p = p
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        r"""The logits."""
-        x = dropout(x, self.p, self.training)
-        x = self.conv1(x, edge_index).relu()
-        x = dropout(x, self.p, self.training)
-        return self.conv2(x, edge_index, lambda_max=2.0)
-
-
-def run(
-    data: Data,
-    seed: int,
-    *,
-    K: int = 2,
-    hidden_channels: int = 16,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 500,
-    patience: int = 50,
-) -> Run:
-    r"""Trains the network."""
+def run(data: Data, seed: int, *, K: int = 2, hidden_channels: int = 16,
+        p: float = 0.5, lr: float = 0.01, weight_decay: float = 5e-4,
+        epochs: int = 500, patience: int = 50) -> Run:
+    r"""Trains the network. PyG counts the terms, the paper the largest
+    power.
+    """
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, count_classes(data.y), K, p)
+    inner, hidden, outer = sizes(data, hidden_channels)
+    model = Stack(WeightFirst(inner, hidden, K + 1),
+                  ChebConv(hidden, outer, K + 1), p=p)
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -16,10 +16,8 @@ with :math:`K` random nodes :math:`k`. The features are not looked at. Size,
 window, length and number of walks are the paper's; for large graphs the
 settings have fewer walks, so that a run takes about a minute.
 """
-
 import torch
 import torch.nn.functional as F
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn import Parameter
 from torch_geometric import seed_everything
@@ -27,17 +25,19 @@ from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
 
 from benchmarks.sparse import row_pointer
-from benchmarks.training import Run, remember
+from benchmarks.training import Run, classify, remember
 
 NEGATIVES = 10  # random nodes that the nodes of a walk share
 
 
-def random_walk(
-    indptr: Tensor,
-    indices: Tensor,
-    start: Tensor,
-    length: int,
-) -> Tensor:
+def neighbors(data: Data) -> tuple[Tensor, Tensor]:
+    """Returns the graph's CSR row pointer and column indices."""
+    row, indices = sort_edge_index(data.edge_index)
+    return row_pointer(row, data.num_nodes), indices
+
+
+def random_walk(indptr: Tensor, indices: Tensor, start: Tensor,
+                length: int) -> Tensor:
     """Returns walks of ``length`` nodes; a node without edges stays put."""
     walk = [start]
     for _ in range(length - 1):
@@ -59,14 +59,8 @@ def window_mask(length: int, window: int) -> Tensor:
     return (distance > 0) & (distance <= window)
 
 
-def skip_gram_loss(
-    u: Tensor,
-    v: Tensor,
-    walk: Tensor,
-    negative: Tensor,
-    window: int,
-    num_negatives: int,
-) -> Tensor:
+def skip_gram_loss(u: Tensor, v: Tensor, walk: Tensor, negative: Tensor,
+                   window: int, num_negatives: int) -> Tensor:
     """Returns the mean loss over the pairs of some walks.
 
     The nodes of a walk share its sampled nodes ``negative``, so that all
@@ -85,59 +79,33 @@ def skip_gram_loss(
 
 
 @remember
-def embed(
-    data: Data,
-    *,
-    seed: int,
-    dim: int,
-    walk_length: int,
-    walks_per_node: int,
-    window: int,
-    num_negatives: int,
-    batch_size: int,
-    lr: float,
-) -> Tensor:
+def embed(data: Data, *, seed: int, dim: int, walk_length: int,
+          walks_per_node: int, window: int, num_negatives: int,
+          batch_size: int, lr: float) -> Tensor:
     """Returns the skip-gram embedding of every node, [num_nodes, dim]."""
     seed_everything(seed)
-    num_nodes = data.num_nodes
-    row, indices = sort_edge_index(data.edge_index)
-    indptr = row_pointer(row, num_nodes)
-    u = Parameter(torch.empty(num_nodes, dim).uniform_(-0.5, 0.5) / dim)
-    v = Parameter(torch.zeros(num_nodes, dim))
+    N, graph = data.num_nodes, neighbors(data)
+    u = Parameter(torch.empty(N, dim).uniform_(-0.5, 0.5) / dim)
+    v = Parameter(torch.zeros(N, dim))
     optimizer = torch.optim.Adam([u, v], lr=lr)
-    starts = torch.cat([torch.randperm(num_nodes)
-                        for _ in range(walks_per_node)]).split(batch_size)
-    for step, start in enumerate(starts):
+    starts = torch.cat([torch.randperm(N) for _ in range(walks_per_node)])
+    batches = starts.split(batch_size)
+    for step, start in enumerate(batches):
         for group in optimizer.param_groups:  # falls to zero, as word2vec's
-            group['lr'] = lr * (1 - step / len(starts))
-        walk = random_walk(indptr, indices, start, walk_length)
-        negative = torch.randint(num_nodes, (start.numel(), NEGATIVES))
+            group['lr'] = lr * (1 - step / len(batches))
+        walk = random_walk(*graph, start, walk_length)
+        negative = torch.randint(N, (start.numel(), NEGATIVES))
         optimizer.zero_grad()
         skip_gram_loss(u, v, walk, negative, window, num_negatives).backward()
         optimizer.step()
     return u.detach()
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    dim: int = 128,
-    walk_length: int = 40,
-    walks_per_node: int = 80,
-    window: int = 10,
-    num_negatives: int = 5,
-    batch_size: int = 256,
-    lr: float = 0.01,
-    C: float = 1.0,
-) -> Run:
+def run(data: Data, seed: int, *, dim: int = 128, walk_length: int = 40,
+        walks_per_node: int = 80, window: int = 10, num_negatives: int = 5,
+        batch_size: int = 256, lr: float = 0.01, C: float = 1.0) -> Run:
     """Embeds all nodes, then classifies them from the training labels."""
-    z = embed(data, seed=seed, dim=dim,
-              walk_length=walk_length, walks_per_node=walks_per_node,
-              window=window, num_negatives=num_negatives,
-              batch_size=batch_size, lr=lr).numpy()
-    train = data.train_mask
-    model = LogisticRegression(C=C, max_iter=1000)
-    model.fit(z[train], data.y[train])
-    log_prob = torch.from_numpy(model.predict_log_proba(z)).float()
-    return Run(log_prob, walks_per_node)
+    z = embed(data, seed=seed, dim=dim, walk_length=walk_length,
+              walks_per_node=walks_per_node, window=window,
+              num_negatives=num_negatives, batch_size=batch_size, lr=lr)
+    return Run(classify(z, data, C), walks_per_node)

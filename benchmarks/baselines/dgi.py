@@ -7,7 +7,6 @@ on shuffled features, given the mean of all outputs.
 from copy import deepcopy
 
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 from torch.nn import Module, Parameter, PReLU
 from torch_geometric import seed_everything
@@ -16,9 +15,9 @@ from torch_geometric.nn import DeepGraphInfomax
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_scipy_sparse_matrix
 
-from benchmarks.baselines.layers import SparseLinear
+from benchmarks.baselines.layers import weights
 from benchmarks.sparse import CSR
-from benchmarks.training import Run, dropout, remember
+from benchmarks.training import Run, classify, dropout, remember
 
 
 class Encoder(Module):
@@ -36,13 +35,6 @@ class Encoder(Module):
         return self.act(adj @ x + self.bias)
 
 
-def normalized_adjacency(data: Data) -> CSR:
-    r"""GCN's matrix P: messages of 512 numbers each are too large."""
-    edge_index, weight = gcn_norm(data.edge_index, num_nodes=data.num_nodes)
-    return CSR.from_scipy(to_scipy_sparse_matrix(edge_index, weight,
-                                                 data.num_nodes))
-
-
 @remember
 def embed(data: Data, *, seed: int, hidden_channels: int, p: float,
           lr: float, epochs: int, patience: int) -> tuple[Tensor, int]:
@@ -50,9 +42,10 @@ def embed(data: Data, *, seed: int, hidden_channels: int, p: float,
     mean square one, and the number of epochs.
     """
     seed_everything(seed)
-    adj = normalized_adjacency(data)
-    lin = SparseLinear(data.x.size(1), hidden_channels, bias=False,
-                       weight_initializer='glorot')
+    # A matrix, as messages of 512 numbers each are too large:
+    adj = CSR.from_scipy(to_scipy_sparse_matrix(*gcn_norm(
+        data.edge_index, num_nodes=data.num_nodes), data.num_nodes))
+    lin = weights(data.x.size(1), hidden_channels)
     model = DeepGraphInfomax(
         hidden_channels, Encoder(hidden_channels),
         summary=lambda z, *_: z.mean(dim=0).sigmoid(),
@@ -81,22 +74,10 @@ def embed(data: Data, *, seed: int, hidden_channels: int, p: float,
     return z / z.pow(2).mean().sqrt(), epoch
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    hidden_channels: int = 512,
-    p: float = 0.0,
-    lr: float = 0.001,
-    epochs: int = 300,
-    patience: int = 20,
-    C: float = 1.0,
-) -> Run:
+def run(data: Data, seed: int, *, hidden_channels: int = 512, p: float = 0.0,
+        lr: float = 0.001, epochs: int = 300, patience: int = 20,
+        C: float = 1.0) -> Run:
     r"""Embeds all nodes without labels, then classifies them."""
-    embedding, epoch = embed(data, seed=seed, hidden_channels=hidden_channels,
-                             p=p, lr=lr, epochs=epochs, patience=patience)
-    z = embedding.numpy()
-    classifier = LogisticRegression(C=C, max_iter=1000)
-    classifier.fit(z[data.train_mask], data.y[data.train_mask])
-    logits = torch.from_numpy(classifier.predict_log_proba(z)).float()
-    return Run(logits, epoch)
+    z, epoch = embed(data, seed=seed, hidden_channels=hidden_channels, p=p,
+                     lr=lr, epochs=epochs, patience=patience)
+    return Run(classify(z, data, C), epoch)

@@ -2,19 +2,12 @@ r"""GCN-Jaccard: a GCN on a graph without edges between unlike nodes.
 
 Wu et al., `"Adversarial Examples on Graph Data: Deep Insights into Attack and
 Defense" <https://arxiv.org/abs/1903.01610>`_ (2019): before training, an edge
-is dropped if the Jaccard similarity of its ends' words,
-
-.. math::
-    J_{ij} = \frac{|\mathcal{W}_i \cap \mathcal{W}_j|}
-    {|\mathcal{W}_i \cup \mathcal{W}_j|},
-
-is below a threshold. A word counts if its feature is not zero, whatever its
-value. The rest is :mod:`benchmarks.baselines.gcn`, with dropout before both
-layers and weight decay on the first, where DeepRobust's network has dropout
-before the second alone and weight decay on both.
-
-Two nodes without a word have no similarity, and lose their edge. DeepRobust
-divides by zero there.
+is dropped if the Jaccard similarity of its ends' words is below a threshold. A
+word counts if its feature is not zero, whatever its value. The rest is
+:mod:`benchmarks.baselines.gcn`, with dropout before both layers and weight
+decay on the first, where DeepRobust's network has dropout before the second
+alone and weight decay on both. Two nodes without a word have no similarity,
+and lose their edge; DeepRobust divides by zero there.
 """
 from typing import Any
 
@@ -32,12 +25,9 @@ CHUNK = 20000  # edges, of which as many rows are in memory
 def row_products(X: sp.csr_matrix, row: np.ndarray,
                  col: np.ndarray) -> np.ndarray:
     r"""The inner product of the features of both ends of each edge."""
-    out = [np.zeros(0)]
-    for start in range(0, len(row), CHUNK):
-        part = slice(start, start + CHUNK)
-        product = X[row[part]].multiply(X[col[part]])
-        out.append(np.asarray(product.sum(axis=1)).ravel())
-    return np.concatenate(out)
+    parts = [slice(i, i + CHUNK) for i in range(0, max(len(row), 1), CHUNK)]
+    return np.concatenate([np.asarray(X[row[part]].multiply(
+        X[col[part]]).sum(axis=1)).ravel() for part in parts])
 
 
 def jaccard(X: sp.csr_matrix, row: np.ndarray,

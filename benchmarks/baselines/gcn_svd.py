@@ -1,17 +1,11 @@
 r"""GCN-SVD: a GCN on a low-rank approximation of the graph.
 
 Entezari et al., `"All You Need Is Low (Rank): Defending Against Adversarial
-Attacks on Graphs" <https://doi.org/10.1145/3336191.3371789>`_ (2020): the
-adjacency matrix gives way to its truncated singular value decomposition
-
-.. math::
-    \mathbf{A}_k = \mathbf{U} \mathbf{\Sigma} \mathbf{V}^{\top}, \qquad
-    \mathbf{P} = \mathbf{D}^{-\frac{1}{2}} (\mathbf{A}_k + \mathbf{I})
-    \mathbf{D}^{-\frac{1}{2}}
-
-with the row sums :math:`\mathbf{D}` of :math:`\mathbf{A}_k + \mathbf{I}`, and
-:math:`\mathbf{P}` stands in both layers of the GCN. Products are with the
-factors, so that no dense :math:`N \times N` matrix is needed.
+Attacks on Graphs" <https://doi.org/10.1145/3336191.3371789>`_ (2020):
+:math:`\mathbf{D}^{-\frac{1}{2}} (\mathbf{A}_k + \mathbf{I})
+\mathbf{D}^{-\frac{1}{2}}` with the truncated singular value decomposition
+:math:`\mathbf{A}_k` of the adjacency matrix, and the row sums
+:math:`\mathbf{D}`. Products are with the factors.
 
 An approximation has negative entries, too, and a degree may be zero or less.
 Such a node gets zero for :math:`\mathbf{D}^{-\frac{1}{2}}`: it neither sends
@@ -30,15 +24,15 @@ from scipy.sparse.linalg import svds
 from torch import Tensor
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
 
 from benchmarks.baselines.gcn import Net
-from benchmarks.training import Run, adjacency, count_classes, fit, remember
+from benchmarks.baselines.layers import by_matrix
+from benchmarks.training import Run, adjacency, fit, remember, sizes
 
 
 class LowRank(NamedTuple):
-    r"""The matrix :math:`\mathbf{P}` by its factors, to be called as PyG's
-    GCN layers call ``propagate``.
+    r"""The matrix by its factors, to be called as PyG's GCN layers call
+    ``propagate``.
     """
 
     left: Tensor  # [N, k]
@@ -52,9 +46,8 @@ class LowRank(NamedTuple):
 
 def factorize(A: sp.csr_matrix, rank: int) -> tuple[np.ndarray, ...]:
     r"""Left vectors, values and right vectors of the largest values."""
-    N = A.shape[0]
-    start = np.random.default_rng(0).standard_normal(N)
-    return svds(A, k=min(rank, N - 1), v0=start)
+    start = np.random.default_rng(0).standard_normal(A.shape[0])
+    return svds(A, k=min(rank, A.shape[0] - 1), v0=start)
 
 
 @remember
@@ -68,25 +61,13 @@ def low_rank(data: Data, rank: int) -> LowRank:
                      for M in (scale * U, V * scale.T, scale**2)))
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    rank: int = 50,
-    hidden_channels: int = 16,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 200,
-    patience: int = 10,
-) -> Run:
+def run(data: Data, seed: int, *, rank: int = 50, hidden_channels: int = 16,
+        p: float = 0.5, lr: float = 0.01, weight_decay: float = 5e-4,
+        epochs: int = 200, patience: int = 10) -> Run:
     r"""Approximates the graph, then trains with GCN's schedule."""
     seed_everything(seed)
     operator = low_rank(data, rank=rank)
-    model = Net(data.x.size(1), hidden_channels, count_classes(data.y), p)
-    for conv in model.modules():
-        if isinstance(conv, GCNConv):
-            conv.propagate = operator
+    model = by_matrix(Net(*sizes(data, hidden_channels), p), operator)
     out = fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
               patience=patience)
     out.extra['cut_off'] = float((operator.loop == 0).float().mean())

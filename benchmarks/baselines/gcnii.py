@@ -1,12 +1,12 @@
 r"""GCNII: a GCN with initial residual and identity mapping.
 
 Chen et al., `"Simple and Deep Graph Convolutional Networks"
-<https://arxiv.org/abs/2007.02133>`_ (2020): each layer mixes a share
-:math:`\alpha` of the first hidden features in, and its weight matrix comes
-closer to the identity with depth, as :math:`\log(\lambda / \ell + 1)` falls.
-PyG calls :math:`\lambda` ``theta``. Its authors train for 1,500 epochs and
-wait for 100, where other methods here wait for 50: deep networks need more.
+<https://arxiv.org/abs/2007.02133>`_ (2020). PyG calls its :math:`\lambda`
+``theta``. Its authors train for 1,500 epochs and wait for 100, where other
+methods here wait for 50: deep networks need more.
 """
+from typing import Any
+
 from torch import Tensor
 from torch.nn import Module, ModuleList
 from torch_geometric import seed_everything
@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCN2Conv, Linear
 
 from benchmarks.baselines.layers import by_matrix, sparse_first
-from benchmarks.training import Run, count_classes, drop, dropout, fit
+from benchmarks.training import Run, drop, dropout, fit, sizes
 
 
 class Net(Module):
@@ -44,30 +44,23 @@ class Net(Module):
         return self.lin_out(dropped(x))
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    num_layers: int = 64,
-    hidden_channels: int = 64,
-    alpha: float = 0.1,
-    theta: float = 0.5,
-    p: float = 0.6,
-    lr: float = 0.01,
-    weight_decay: float = 0.01,
-    weight_decay_linear: float = 5e-4,
-    epochs: int = 1500,
-    patience: int = 100,
-) -> Run:
-    r"""Trains the network; its two linear maps have a weight decay of their
-    own, as the authors'.
-    """
-    seed_everything(seed)
-    model = by_matrix(Net(data.x.size(1), hidden_channels,
-                          count_classes(data.y), num_layers, alpha, theta, p))
+def groups(model: Any, convs: list[Tensor], weight_decay: float,
+           weight_decay_linear: float) -> list[dict[str, Any]]:
+    r"""Both linear maps have a weight decay of their own, as the authors'."""
     linear = [*model.lin_in.parameters(), *model.lin_out.parameters()]
-    params = [dict(params=model.convs.parameters(),
-                   weight_decay=weight_decay),
-              dict(params=linear, weight_decay=weight_decay_linear)]
-    return fit(model, data, lr=lr, params=params, epochs=epochs,
-               patience=patience)
+    return [dict(params=convs, weight_decay=weight_decay),
+            dict(params=linear, weight_decay=weight_decay_linear)]
+
+
+def run(data: Data, seed: int, *, num_layers: int = 64,
+        hidden_channels: int = 64, alpha: float = 0.1, theta: float = 0.5,
+        p: float = 0.6, lr: float = 0.01, weight_decay: float = 0.01,
+        weight_decay_linear: float = 5e-4, epochs: int = 1500,
+        patience: int = 100) -> Run:
+    r"""Trains the network."""
+    seed_everything(seed)
+    model = by_matrix(Net(*sizes(data, hidden_channels), num_layers, alpha,
+                          theta, p))
+    return fit(model, data, lr=lr, epochs=epochs, patience=patience,
+               params=groups(model, [*model.convs.parameters()], weight_decay,
+                             weight_decay_linear))

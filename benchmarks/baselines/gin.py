@@ -16,8 +16,8 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GINConv
 
-from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import Run, count_classes, dropout, fit
+from benchmarks.baselines.layers import weights
+from benchmarks.training import Run, dropout, fit, sizes
 
 
 class Net(Module):
@@ -28,12 +28,10 @@ class Net(Module):
                  norm_last: bool = False) -> None:
         super().__init__()
         H = hidden_channels
-        self.lin1 = SparseLinear(in_channels, H, bias=False,
-                                 weight_initializer='glorot')
+        self.lin1 = weights(in_channels, H)
         self.conv1 = GINConv(Sequential(
             BatchNorm1d(H), ReLU(), Linear(H, H), ReLU()), train_eps=True)
-        self.lin2 = SparseLinear(H, H, bias=False,
-                                 weight_initializer='glorot')
+        self.lin2 = weights(H, H)
         self.conv2 = GINConv(Sequential(
             BatchNorm1d(H) if norm_last else Identity(), ReLU(),
             Linear(H, out_channels)), train_eps=True)
@@ -47,21 +45,12 @@ class Net(Module):
         return self.conv2(x, edge_index)
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    hidden_channels: int = 64,
-    norm_last: bool = False,
-    p: float = 0.5,
-    lr: float = 0.001,
-    weight_decay: float = 5e-4,
-    epochs: int = 500,
-    patience: int = 50,
-) -> Run:
+def run(data: Data, seed: int, *, hidden_channels: int = 64,
+        norm_last: bool = False, p: float = 0.5, lr: float = 0.001,
+        weight_decay: float = 5e-4, epochs: int = 500,
+        patience: int = 50) -> Run:
     r"""Trains the network, weight decay on the first map."""
     seed_everything(seed)
-    model = Net(data.x.size(1), hidden_channels, count_classes(data.y), p,
-                norm_last)
+    model = Net(*sizes(data, hidden_channels), p, norm_last)
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

@@ -11,7 +11,6 @@ Data" <https://doi.org/10.1609/aimag.v29i3.2157>`_ (2008).
 3. It relabels the unlabelled nodes one after the other in random order, each
    seeing the labels its neighbours have at that moment, in ten sweeps.
 """
-
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -21,23 +20,15 @@ from torch_geometric.data import Data
 from benchmarks.training import Run, adjacency, count_classes, to_scipy
 
 
-def count_labels(
-    A: sp.csr_matrix,
-    label: np.ndarray,
-    num_classes: int,
-) -> np.ndarray:
+def count_labels(A: sp.csr_matrix, label: np.ndarray,
+                 num_classes: int) -> np.ndarray:
     """Returns how many neighbours of each node have each label."""
     return A @ np.eye(num_classes)[label]
 
 
-def sweep(
-    A: sp.csr_matrix,
-    base: np.ndarray,
-    weight: np.ndarray,
-    label: np.ndarray,
-    order: np.ndarray,
-    proportions: bool = False,
-) -> np.ndarray:
+def sweep(A: sp.csr_matrix, base: np.ndarray, weight: np.ndarray,
+          label: np.ndarray, order: np.ndarray,
+          proportions: bool = False) -> np.ndarray:
     """Relabels the nodes of ``order`` one after the other.
 
     Node i takes the arg max of ``base[i] + c_i @ weight.T``: ``base`` is
@@ -59,25 +50,13 @@ def sweep(
     return label
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    C: float = 1.0,
-    scale: float = 1.0,
-    proportions: bool = False,
-    sweeps: int = 10,
-) -> Run:
-    """Runs ICA.
+def run(data: Data, seed: int, *, C: float = 1.0, scale: float = 1.0,
+        proportions: bool = False, sweeps: int = 10) -> Run:
+    """Runs ICA; ``seed`` decides the order of the nodes.
 
-    Args:
-        data: The graph.
-        seed: Decides the order of the nodes.
-        C: The inverse regularisation of both classifiers.
-        scale: A factor on the features, whose rows sum to one, against the
-            counts, which are whole numbers.
-        proportions: Whether counts are divided by the node's degree.
-        sweeps: The number of passes over the unlabelled nodes.
+    ``C`` is the inverse regularisation of both classifiers, ``scale`` a
+    factor on the features, whose rows sum to one, against the counts, which
+    are whole numbers unless ``proportions`` divides them by the degree.
     """
     rng = np.random.default_rng(seed)
     A, X = adjacency(data), to_scipy(data.x) * scale

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, JumpingKnowledge
 
 from benchmarks.baselines.layers import by_matrix, sparse_first
-from benchmarks.training import Run, count_classes, dropout, fit
+from benchmarks.training import Run, decay_on, dropout, fit, sizes
 
 
 class Net(Module):
@@ -25,12 +25,12 @@ class Net(Module):
                  out_channels: int, num_layers: int, mode: str,
                  p: float) -> None:
         super().__init__()
-        sizes = [in_channels] + [hidden_channels] * num_layers
+        widths = [in_channels] + [hidden_channels] * num_layers
         self.convs = ModuleList([GCNConv(a, b, cached=True)
-                                 for a, b in pairwise(sizes)])
+                                 for a, b in pairwise(widths)])
         sparse_first(self.convs[0])
         self.jk = JumpingKnowledge(mode)
-        self.last = GCNConv(sum(sizes[1:]) if mode == 'cat' else
+        self.last = GCNConv(sum(widths[1:]) if mode == 'cat' else
                             hidden_channels, out_channels, cached=True)
         self.p = p
 
@@ -39,32 +39,17 @@ class Net(Module):
         xs = []
         for conv in self.convs:
             x = dropout(x, self.p, self.training)
-            x = conv(x, edge_index).relu()
-            xs.append(x)
+            xs.append(x := conv(x, edge_index).relu())
         x = dropout(self.jk(xs), self.p, self.training)
         return self.last(x, edge_index)
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    num_layers: int = 2,
-    mode: str = 'cat',
-    hidden_channels: int = 32,
-    p: float = 0.5,
-    lr: float = 0.005,
-    weight_decay: float = 5e-4,
-    epochs: int = 500,
-    patience: int = 50,
-) -> Run:
+def run(data: Data, seed: int, *, num_layers: int = 2, mode: str = 'cat',
+        hidden_channels: int = 32, p: float = 0.5, lr: float = 0.005,
+        weight_decay: float = 5e-4, epochs: int = 500,
+        patience: int = 50) -> Run:
     r"""Trains the network, weight decay on the first layer."""
     seed_everything(seed)
-    model = by_matrix(Net(data.x.size(1), hidden_channels,
-                          count_classes(data.y), num_layers, mode, p))
-    first, *rest = model.convs
-    params = [dict(params=first.parameters(), weight_decay=weight_decay),
-              dict(params=[*ModuleList(rest).parameters(),
-                           *model.last.parameters()])]
-    return fit(model, data, lr=lr, params=params, epochs=epochs,
-               patience=patience)
+    model = by_matrix(Net(*sizes(data, hidden_channels), num_layers, mode, p))
+    return fit(model, data, lr=lr, epochs=epochs, patience=patience,
+               params=decay_on(model.convs[0], model, weight_decay))

@@ -2,38 +2,27 @@ r"""LP: label propagation by Gaussian fields and harmonic functions.
 
 Zhu, Ghahramani and Lafferty, `"Semi-Supervised Learning Using Gaussian
 Fields and Harmonic Functions" <https://cdn.aaai.org/ICML/2003/
-ICML03-118.pdf>`_ (2003).
-
-The labelled nodes are clamped to their labels and every other node is the
-mean of its neighbours, the limit of propagating and clamping in turn:
-
-.. math::
-    \mathbf{F}_U = \mathbf{L}_{UU}^{-1} \mathbf{A}_{UL} \mathbf{Y}_L.
+ICML03-118.pdf>`_ (2003): labels are clamped, and all other nodes are the mean
+of their neighbours, :math:`\mathbf{F}_U = \mathbf{L}_{UU}^{-1}
+\mathbf{A}_{UL} \mathbf{Y}_L`.
 
 A component without a label makes :math:`\mathbf{L}_{UU}` singular; a sink
 of weight :math:`\epsilon` at every unlabelled node holds the labels' class
-distribution, so such a component gets this distribution.
-
-Far from few labels the harmonic function is nearly constant and its arg max
-says little. Class mass normalisation, also Zhu's, scales the columns until
-the mass of every class is its share of the labels.
+distribution, so such a component gets this distribution. Class mass
+normalisation, also Zhu's, scales the columns until the mass of every class is
+its share of the labels: far from few labels, the arg max says little without.
 """
-
 import numpy as np
 import scipy.sparse as sp
 import torch
 from scipy.sparse.linalg import cg
 from torch_geometric.data import Data
 
-from benchmarks.training import Run, adjacency, count_classes
+from benchmarks.training import Run, adjacency, known_labels
 
 
-def harmonic(
-    A: sp.csr_matrix,
-    Y: np.ndarray,
-    labelled: np.ndarray,
-    eps: float = 1e-6,
-) -> np.ndarray:
+def harmonic(A: sp.csr_matrix, Y: np.ndarray, labelled: np.ndarray,
+             eps: float = 1e-6) -> np.ndarray:
     """Returns the harmonic extension of ``Y[labelled]`` to all nodes."""
     U = ~labelled
     degree = np.asarray(A.sum(axis=1)).ravel()[U] + eps
@@ -54,27 +43,17 @@ def harmonic(
     return F
 
 
-def normalize_class_mass(
-    F: np.ndarray,
-    Y: np.ndarray,
-    labelled: np.ndarray,
-) -> np.ndarray:
+def normalize_class_mass(F: np.ndarray, Y: np.ndarray,
+                         labelled: np.ndarray) -> np.ndarray:
     """Returns ``F`` with the labels' class shares on the unlabelled."""
     F = F * Y[labelled].mean(axis=0) / F[~labelled].mean(axis=0)
     return F / F.sum(axis=1, keepdims=True)
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    class_mass: bool = True,
-    eps: float = 1e-6,
-) -> Run:
+def run(data: Data, seed: int, *, class_mass: bool = True,
+        eps: float = 1e-6) -> Run:
     """Solves once; nothing is random, so ``seed`` changes nothing."""
-    labelled = data.train_mask.numpy()
-    Y = np.zeros((data.num_nodes, count_classes(data.y)))
-    Y[labelled, data.y[data.train_mask].numpy()] = 1
+    Y, labelled = known_labels(data)
     F = harmonic(adjacency(data), Y, labelled, eps)
     if class_mass:
         F = normalize_class_mass(F, Y, labelled)

@@ -16,7 +16,6 @@ The linear kernel is solved for its :math:`F` weights, without any
 :math:`N \times N` matrix. The Gaussian kernel, for the images, is a dense
 :math:`N \times N` matrix by nature: at 10,000 nodes it takes 2.4 GB.
 """
-
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -25,17 +24,12 @@ from scipy.sparse.csgraph import laplacian
 from sklearn.metrics.pairwise import euclidean_distances
 from torch_geometric.data import Data
 
-from benchmarks.training import Run, adjacency, count_classes, to_scipy
+from benchmarks.training import Run, adjacency, known_labels, to_scipy
 
 
-def linear_laprls(
-    X: sp.csr_matrix,
-    L: sp.csr_matrix,
-    Y: np.ndarray,
-    labelled: np.ndarray,
-    gamma_a: float,
-    gamma_i: float,
-) -> np.ndarray:
+def linear_laprls(X: sp.csr_matrix, L: sp.csr_matrix, Y: np.ndarray,
+                  labelled: np.ndarray, gamma_a: float,
+                  gamma_i: float) -> np.ndarray:
     """Returns f = Xw for the kernel XXᵀ; ``Y`` is zero where not labelled."""
     n, N = labelled.sum(), X.shape[0]
     M = X[labelled].T @ X[labelled] + gamma_i * n / N**2 * (X.T @ L @ X)
@@ -43,14 +37,9 @@ def linear_laprls(
     return X @ solve(M, X.T @ Y, assume_a='pos', overwrite_a=True)
 
 
-def kernel_laprls(
-    K: np.ndarray,
-    L: sp.csr_matrix,
-    Y: np.ndarray,
-    labelled: np.ndarray,
-    gamma_a: float,
-    gamma_i: float,
-) -> np.ndarray:
+def kernel_laprls(K: np.ndarray, L: sp.csr_matrix, Y: np.ndarray,
+                  labelled: np.ndarray, gamma_a: float,
+                  gamma_i: float) -> np.ndarray:
     """Returns f = Kα for any kernel; ``Y`` is zero where not labelled."""
     n, N = labelled.sum(), K.shape[0]
     M = (L * (gamma_i * n / N**2)).astype(K.dtype) @ K
@@ -66,26 +55,17 @@ def gaussian_kernel(X: np.ndarray, width: float) -> np.ndarray:
     return np.exp(D, out=D)
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    kernel: str = 'linear',
-    gamma_a: float = 1e-5,
-    gamma_i: float = 1.0,
-    width: float = 0.5,
-) -> Run:
+def run(data: Data, seed: int, *, kernel: str = 'linear',
+        gamma_a: float = 1e-5, gamma_i: float = 1.0,
+        width: float = 0.5) -> Run:
     """Solves once; nothing is random, so ``seed`` changes nothing."""
-    labelled = data.train_mask.numpy()
-    Y = np.zeros((data.num_nodes, count_classes(data.y)))
-    Y[labelled, data.y[data.train_mask].numpy()] = 1
-
     L, X = laplacian(adjacency(data)).tocsr(), to_scipy(data.x)
+    known = L, *known_labels(data), gamma_a, gamma_i
     if kernel == 'linear':
-        f = linear_laprls(X, L, Y, labelled, gamma_a, gamma_i)
+        f = linear_laprls(X, *known)
     elif kernel == 'gaussian':
         K = gaussian_kernel(X.toarray().astype(np.float32), width)
-        f = kernel_laprls(K, L, Y, labelled, gamma_a, gamma_i)
+        f = kernel_laprls(K, *known)
     else:
         raise ValueError(f"ManiReg: kernel must be 'linear' or 'gaussian' "
                          f'(got {kernel!r})')

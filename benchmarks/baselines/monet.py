@@ -9,14 +9,14 @@ a Gaussian of :math:`\mathbf{u}_{ij}`, normalised over the neighbours of
 """
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Linear
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GMMConv
 from torch_geometric.utils import add_remaining_self_loops, degree, softmax
 
-from benchmarks.baselines.layers import SparseLinear
-from benchmarks.training import Run, count_classes, dropout, fit
+from benchmarks.baselines.layers import Stack, weights
+from benchmarks.training import Run, fit, sizes
 
 
 class MoNetConv(GMMConv):
@@ -28,8 +28,7 @@ class MoNetConv(GMMConv):
                          kernel_size=kernel_size, aggr='sum',
                          root_weight=False)
         del self.g  # a matrix that sparse features can be multiplied with
-        self.lin = SparseLinear(in_channels, out_channels * kernel_size,
-                                bias=False, weight_initializer='glorot')
+        self.lin = weights(in_channels, out_channels * kernel_size)
         self.map = Linear(2, 2)
         # Around the coordinates, which lie between minus one and one:
         torch.nn.init.uniform_(self.mu, -1, 1)
@@ -52,42 +51,23 @@ class MoNetConv(GMMConv):
         return (x_j * weight[:, :, None]).sum(dim=1)
 
 
-class Net(Module):
-    r"""Two layers, dropout before both."""
-
-    def __init__(self, data: Data, hidden_channels: int, out_channels: int,
-                 kernel_size: int, p: float) -> None:
-        super().__init__()
-        self.conv1 = MoNetConv(data.x.size(1), hidden_channels, kernel_size)
-        self.conv2 = MoNetConv(hidden_channels, out_channels, kernel_size)
-        self.p = p
-        self.edge_index, _ = add_remaining_self_loops(
-            data.edge_index, num_nodes=data.num_nodes)
-        root = degree(self.edge_index[1], data.num_nodes).pow(-0.5)
-        self.pseudo = root[self.edge_index.flip(0)].t()
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        r"""The logits, on the graph the network was made for."""
-        x = dropout(x, self.p, self.training)
-        x = self.conv1(x, self.edge_index, self.pseudo).relu()
-        x = dropout(x, self.p, self.training)
-        return self.conv2(x, self.edge_index, self.pseudo)
+def coordinates(data: Data) -> tuple[Tensor, Tensor]:
+    r"""The edges with self-loops, and where they lie before the map."""
+    edge_index, _ = add_remaining_self_loops(data.edge_index,
+                                             num_nodes=data.num_nodes)
+    root = degree(edge_index[1], data.num_nodes).pow(-0.5)
+    return edge_index, root[edge_index.flip(0)].t()
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    kernel_size: int = 2,
-    hidden_channels: int = 16,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 500,
-    patience: int = 50,
-) -> Run:
+def run(data: Data, seed: int, *, kernel_size: int = 2,
+        hidden_channels: int = 16, p: float = 0.5, lr: float = 0.01,
+        weight_decay: float = 5e-4, epochs: int = 500,
+        patience: int = 50) -> Run:
     r"""Trains the network."""
     seed_everything(seed)
-    model = Net(data, hidden_channels, count_classes(data.y), kernel_size, p)
+    inner, hidden, outer = sizes(data, hidden_channels)
+    model = Stack(MoNetConv(inner, hidden, kernel_size),
+                  MoNetConv(hidden, outer, kernel_size), p=p,
+                  graph=coordinates(data))
     return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
                patience=patience)

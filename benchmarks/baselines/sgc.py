@@ -7,25 +7,14 @@ without a stop are its authors', who chose the learning rate for them.
 """
 import torch
 from torch import Tensor
-from torch.nn import Identity, Linear, Module
+from torch.nn import Identity, Linear
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import SGConv
 from torch_geometric.utils import to_torch_csr_tensor
 
+from benchmarks.baselines.layers import Stack
 from benchmarks.training import Run, count_classes, fit
-
-
-class Net(Module):
-    r"""A linear map of features that are propagated already."""
-
-    def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.lin = Linear(in_channels, out_channels)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        r"""The logits; ``edge_index`` was used before."""
-        return self.lin(x)
 
 
 @torch.no_grad()
@@ -33,25 +22,17 @@ def propagate(data: Data, K: int) -> Tensor:
     r"""The features after K steps."""
     conv = SGConv(data.x.size(1), 1, K)
     conv.lin = Identity()
-    x = data.x.to_dense() if data.x.is_sparse else data.x
     adj = to_torch_csr_tensor(data.edge_index, size=data.num_nodes)
-    return conv(x, adj)  # a matrix, as messages of all words are large
+    return conv(data.x.to_dense(), adj)  # messages of all words are large
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    K: int = 2,
-    lr: float = 0.2,
-    weight_decay: float = 1.3e-5,
-    epochs: int = 100,
-    patience: int = 100,
-) -> Run:
+def run(data: Data, seed: int, *, K: int = 2, lr: float = 0.2,
+        weight_decay: float = 1.3e-5, epochs: int = 100,
+        patience: int = 100) -> Run:
     r"""Propagates, then trains the classifier."""
     seed_everything(seed)
     data = data.clone()
     data.x = propagate(data, K)
-    model = Net(data.x.size(1), count_classes(data.y))
-    return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
-               patience=patience)
+    lin = Linear(data.x.size(1), count_classes(data.y))
+    return fit(Stack(lin, p=0.0, graph=()), data, lr=lr,
+               weight_decay=weight_decay, epochs=epochs, patience=patience)

@@ -3,7 +3,8 @@ import torch
 from torch.nn import Module, Parameter
 from torch_geometric.data import Data
 
-from benchmarks.baselines.gcn_pn import Net, fit_accuracy, pair_norm, run
+from benchmarks.baselines.gcn_pn import Net, pair_norm, run
+from benchmarks.training import fit
 
 X = torch.tensor([[3.0, 4.0], [0.0, 2.0], [3.0, 0.0]])  # mean (2, 2)
 EDGES = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
@@ -45,7 +46,7 @@ def test_network_is_the_formula():
     model = Net(data, 5, 2, 2, 'PN-SI', 1.0, p=0.6).eval()
     A = torch.tensor([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]])
     P = A / A.sum(dim=1, keepdim=True)
-    first, last = model.convs
+    first, last = model.conv1, *model.convs
     with torch.no_grad():
         h = P @ x @ first.lin.weight.t() + first.bias
         h = pair_norm(h, 'PN-SI').relu()
@@ -69,19 +70,20 @@ class Counter(Module):
 class Step:
     """Adds one to the counter in place of a gradient step."""
 
-    def __init__(self, model):
-        self.model = model
+    def __init__(self, params, lr):
+        self.at, = params[0]['params']
 
     def zero_grad(self):
         pass
 
     def step(self):
-        self.model.at.data += 1
+        self.at.data += 1
 
 
 @pytest.mark.parametrize('patience, best, epochs',
                          [(3, 4, 7), (1, 2, 3), (0, 0, 7)])
-def test_epoch_of_the_highest_accuracy(patience, best, epochs):
+def test_epoch_of_the_highest_accuracy(patience, best, epochs, monkeypatch):
+    monkeypatch.setattr(torch.optim, 'Adam', Step)
     # Of two validation nodes of class 0: none is right, both by little, one
     # (with a lower loss), both by more (the best), then one again.
     rows = torch.tensor([[-1.0, -1], [0.1, 0.1], [9, -0.05], [2, 2], [5, -1],
@@ -92,7 +94,8 @@ def test_epoch_of_the_highest_accuracy(patience, best, epochs):
                 val_mask=torch.tensor([True, True]),
                 edge_index=torch.empty(2, 0, dtype=torch.long))
     model = Counter(logits)
-    out = fit_accuracy(model, data, Step(model), epochs=7, patience=patience)
+    out = fit(model, data, epochs=7, patience=patience, by_accuracy=True,
+              params=[dict(params=[model.at])])
     assert (out.extra['best_epoch'], out.epochs) == (best, epochs)
     at = best - 1 if patience else 6  # without a stop, the last
     assert torch.allclose(out.logits, logits[at].log_softmax(dim=-1))

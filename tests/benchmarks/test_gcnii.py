@@ -116,7 +116,7 @@ def test_deep_agcn_trains_gates_without_weight_decay(monkeypatch):
 
     def fit(model, data, *, params, **options):
         seen.append((model, params))
-        return Run(torch.zeros(5, 3))
+        return Run(torch.zeros(5, 3), model=model)
 
     monkeypatch.setattr(agcn_deep, 'fit', fit)
     data = Data(x=torch.rand(5, 7), y=torch.arange(5) % 3, edge_index=EDGES)
