@@ -133,7 +133,8 @@ ESTIMATES = Table(RESULTS / 'noise_estimates.csv', [
     'auc', 'own_weight', 'added_weight', 'seconds'])
 CAPTIONS = {
     'noise': 'Test accuracy against the share of random edges, as a share of '
-    'the own ones of the graph: mean of ten runs and its standard error.',
+    'the own ones of the graph: means of three to ten runs with their '
+    'standard errors.',
 }
 
 
