@@ -131,6 +131,12 @@ def classify(z: Tensor, data: Data, C: float) -> Tensor:
 # Graphs ######################################################################
 
 
+def weights_of(data: Data) -> dict[str, Tensor]:
+    """Returns the weights of the edges by their name, if there are any."""
+    edge_weight = getattr(data, 'edge_weight', None)
+    return {} if edge_weight is None else {'edge_weight': edge_weight}
+
+
 def adjacency(data: Data) -> sp.csr_matrix:
     """Returns the graph as a binary symmetric matrix without self-loops."""
     row, col = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]
@@ -196,9 +202,7 @@ def fit(
         first = next(c for c in model.children() if [*c.parameters()])
         params = decay_on(first, model, weight_decay)
     optimizer = torch.optim.Adam(params, lr=lr)
-    edge_weight = getattr(data, 'edge_weight', None)
-    weights = {} if edge_weight is None else {'edge_weight': edge_weight}
-    call = partial(model, data.x, data.edge_index, **weights)
+    call = partial(model, data.x, data.edge_index, **weights_of(data))
 
     def predict() -> Tensor:
         model.eval()

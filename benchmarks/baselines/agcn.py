@@ -17,7 +17,14 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import Run, decay_on, dropout, fit, sizes
+from benchmarks.training import (
+    Run,
+    decay_on,
+    dropout,
+    fit,
+    sizes,
+    weights_of,
+)
 from torch_agcn import AGCN, DiffusedMLP, GatedDiffusion
 
 
@@ -80,9 +87,7 @@ def gates(model: Module, data: Data) -> list[float]:
 
     hooks = [m.register_forward_hook(look, with_kwargs=True)
              for m in model.modules() if isinstance(m, GatedDiffusion)]
-    weights = {'edge_weight': data.edge_weight} if (
-        'edge_weight' in data) else {}
-    model.eval()(data.x, data.edge_index, **weights)
+    model.eval()(data.x, data.edge_index, **weights_of(data))
     for hook in hooks:
         hook.remove()
     return found
