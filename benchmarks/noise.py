@@ -28,7 +28,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ from benchmarks.data import (
     score,
 )
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.stats import mean_error, paired
+from benchmarks.stats import mean_error, pairs
 from benchmarks.training import Run
 from torch_agcn.diagnostics import chance_edges
 from torch_agcn.functional import anisotropic_weights
@@ -338,15 +338,14 @@ TITLES = {
     'adaptive': 'PRBCD on a GCN with weights',
     'knn': 'number of neighbors in a kNN graph',
     'none': 'neighbors that differ by nature'}
+SHARES = 'The share of chance edges, estimated without labels'
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""A table for each attack and data set, then what weights are worth."""
     out = {}
-    for name, family in FAMILIES.items():
-        parts = {d: wide(rows, attack=name, dataset=d)
-                 for d in family.datasets
-                 if ((rows.attack == name) & (rows.dataset == d)).any()}
+    for name in FAMILIES:
+        parts = _parts(rows, name)
         if name == 'none' and parts:
             out['Test score in percent (ROC AUC of '
                 f'{" and ".join(BY_CURVE)}), mean ± standard error (runs): '
@@ -358,19 +357,59 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             for dataset, part in parts.items():
                 out[f'{dataset}: test accuracy in percent, mean ± standard '
                     f'error (runs): {TITLES[name]}'] = _frame(part)
-        gains = _gains(parts)
-        if len(gains):
-            out[f'What the weights are worth: differences with 95 % '
-                f'intervals: {TITLES[name]}'] = gains
-    found = ESTIMATES.read()
-    if len(found):
-        out['The share of chance edges, estimated without labels'] = (
-            estimates(found))
-    return out
+        out[_worth(name)] = _gains(parts)
+    out[SHARES] = estimates(ESTIMATES.read())
+    return {title: frame for title, frame in out.items() if len(frame)}
 
 
 def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Random edges in short: three levels, and the gain of GCN."""
+    r"""In short: accuracies, and what the weights are worth to a GCN, beside
+    peers.
+    """
+    out = {
+        'Test accuracy in percent with random edges added, as a share of the '
+        'own ones of the graph': _random_in_short(rows),
+        _worth('random'): _gains(_parts(rows, 'random'), ['gcn', *PEERS]),
+        'Test accuracy in percent after attacks, by the share of edges they '
+        'change': _attacks_in_short(rows)}
+    for name in ['dice', 'prbcd', 'knn']:
+        out[_worth(name)] = _gains(_parts(rows, name), ['gcn', *PEERS])
+    out[_worth('none')] = _gains(_parts(rows, 'none')).rename(
+        columns={_level(0.0): 'difference'})
+    out[SHARES] = estimates(ESTIMATES.read())
+    return {title: frame for title, frame in out.items() if len(frame)}
+
+
+def _worth(name: str) -> str:
+    return ('What the weights are worth, in points with 95 % intervals: '
+            + TITLES[name])
+
+
+def _parts(rows: pd.DataFrame, name: str) -> dict[str, pd.DataFrame]:
+    r"""The scores of each data set that an attack was made on."""
+    return {d: wide(rows, attack=name, dataset=d)
+            for d in FAMILIES[name].datasets
+            if ((rows.attack == name) & (rows.dataset == d)).any()}
+
+
+def _attacks_in_short(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""A line for each attack and method, without those trained before."""
+    lines: dict[str, dict[str, str]] = {}
+    for name in ['dice', 'prbcd', 'adaptive']:
+        for dataset, part in _parts(rows, name).items():
+            for method, is_weighted, level in sorted(part, key=lambda key: (
+                    list(LABELS).index(key[0]), key)):
+                if method != 'evaded':
+                    lines.setdefault(
+                        f'{TITLES[name]}: {label(method, is_weighted)}', {})[
+                        f'{dataset} {_level(level)}'] = mean_error(
+                            part[method, is_weighted, level])
+    return pd.DataFrame([{'': name, **line} for name, line in lines.items()
+                         ]).fillna('–')
+
+
+def _random_in_short(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""Three levels, and the gain of GCN."""
     gain = 'gain of GCN'
     lines: dict[str, dict[str, str]] = {}
     runs: dict[str, set[int]] = {}
@@ -383,24 +422,23 @@ def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             line[column] = f'{part[key].mean():.1f}' if key in part else '–'
             runs.setdefault(label(name, is_weighted), set()).add(
                 part[key].count() if key in part else 0)
-        keys = ('gcn', 1, level), ('gcn', 0, level)
-        if all(key in part for key in keys):
-            lines.setdefault(gain, {})[column] = str(paired(
-                *(part[key] for key in keys)) or '–')
+        gap = pairs(part, ('gcn', 1, level), ('gcn', 0, level))
+        if gap:
+            lines.setdefault(gain, {})[column] = str(gap)
     for name, found in runs.items():
         counts = sorted(found - {0})
         lines[name]['runs'] = ' to '.join(map(str, dict.fromkeys(
             [*counts[:1], *counts[-1:]])))
-    return {'Test accuracy in percent with random edges added, as a share of '
-            'the own ones of the graph': pd.DataFrame(
-                [{'': name, **line} for name, line in lines.items()]
-            ).fillna('–')}
+    return pd.DataFrame([{'': name, **line} for name, line in lines.items()
+                         ]).fillna('–')
 
 
 def estimates(rows: pd.DataFrame) -> pd.DataFrame:
     r"""How well the share of chance edges is estimated, and how edges are
     told apart: means over the runs.
     """
+    if rows.empty:
+        return pd.DataFrame()
     lines = []
     order = {name: i for i, name in enumerate(CITATION)}
     for (dataset, level), part in sorted(
@@ -439,24 +477,21 @@ def _level(level: float, names: dict[float, str] | None = None) -> str:
     return f'{level:.0f}' if level > 1 else f'{level:.0%}'
 
 
-def _gains(parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
+def _gains(parts: dict[str, pd.DataFrame],
+           methods: Iterable[str] = LABELS) -> pd.DataFrame:
     r"""With the weights against without, and GCN with them against peers."""
     lines = []
     for dataset, part in parts.items():
         levels = sorted({level for _, _, level in part})
-        for method in LABELS:
-            pairs = [(('gcn', 1), (method, 0))] if method in PEERS else [
-                ((method, 1), (method, 0))]
-            for ours, other in pairs:
-                gaps = {_level(level): paired(part[(*ours, level)],
-                                              part[(*other, level)])
-                        for level in levels if (*ours, level) in part
-                        and (*other, level) in part}
-                if any(gaps.values()):
-                    lines.append({'data set': dataset,
-                                  'of': label(*ours), 'to': label(*other),
-                                  **{k: str(v or '–')
-                                     for k, v in gaps.items()}})
+        for method in methods:
+            ours = ('gcn', 1) if method in PEERS else (method, 1)
+            gaps = {_level(level): pairs(part, (*ours, level),
+                                         (method, 0, level))
+                    for level in levels}
+            if any(gaps.values()):
+                lines.append({'data set': dataset, 'of': label(*ours),
+                              'to': label(method, 0),
+                              **{k: str(v or '–') for k, v in gaps.items()}})
     return pd.DataFrame(lines).fillna('–')
 
 
@@ -510,10 +545,8 @@ def answer(rows: pd.DataFrame) -> str:
     texts = []
     for dataset in CITATION:
         part = wide(rows, attack='random', dataset=dataset)
-        keys = ('gcn', 1, 1.0), ('gcn', 0, 1.0)
-        if all(key in part for key in keys):
-            gap = paired(*(part[key] for key in keys))
-            texts += [f'{dataset} {gap}'] if gap else []
+        gap = pairs(part, ('gcn', 1, 1.0), ('gcn', 0, 1.0))
+        texts += [f'{dataset} {gap}'] if gap else []
     return ('With as many random edges as the graph has of its own, the '
             'weights are worth, to a GCN and in points: ' + ', '.join(texts)
             + '.' if texts else '')

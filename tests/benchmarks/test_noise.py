@@ -141,7 +141,8 @@ def test_tables_by_hand(tmp_path, monkeypatch):
         ['Cora', 'GCN + weights', 'GCN', '+0.0 ± 0.0', '+7.5 ± 6.4'],
         ['Cora', 'GCN + weights', 'GCN-SVD', '–', '+17.5 ± 6.4'],
         ['Cora', 'GCN + weights', 'GNNGuard', '–', '+4.5 ± 6.4']]
-    short, = noise.main_tables(rows).values()
+    short, worth = noise.main_tables(rows).values()
+    assert worth.equals(gains)
     line = dict(zip(short[''], short.values.tolist()))
     assert line['GCN + weights'][1:4] == ['81.0', '–', '77.5']
     assert line['GCN + weights'][-1] == '2'
