@@ -130,8 +130,10 @@ def test_main(monkeypatch):
     beta.main([])
     beta.main(['--quick'])
     full, quick = seen
-    assert len(set(full)) == len(full) == 3 * (51 + 13 + 9)
-    assert [task.seed for task in full] == sorted(73 * [0, 1, 2])
+    # All values with three seeds, and ten of the paper's grid with ten:
+    assert len(set(full)) == len(full) == 3 * (51 + 13 + 9) + 7 * 10
+    assert [task.seed for task in full] == (
+        sorted(73 * [0, 1, 2]) + sorted(10 * list(range(3, 10))))
     assert {task.dataset for task in quick} == {'Cora'}
     # Nothing but beta differs from Table 1:
     for task in full[:73]:
