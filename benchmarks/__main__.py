@@ -55,7 +55,7 @@ def main() -> int:
         print(error if name is None else
               f"There is no '{name}' here: 'make quickstart' installs all "
               f"that experiments need, and so does 'pip install "
-              f"torch_agcn[benchmarks]'.", file=sys.stderr)
+              f".[benchmarks]' in a clone.", file=sys.stderr)
         return 1
     return 0
 

@@ -606,8 +606,8 @@ def _optional(package: str, user: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise ImportError(f"'{user}' requires '{package}': run 'pip "
-                          f"install torch_agcn[benchmarks]'") from error
+        raise ImportError(f"'{user}' requires '{package}': run 'pip install "
+                          f"{package}'") from error
 
 
 # Figures #####################################################################

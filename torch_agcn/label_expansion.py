@@ -144,7 +144,7 @@ def partially_absorbing_walk(
     which are :math:`1 / \alpha` times the probability that a random walk
     from a node ends at a label :math:`c`, if it ends at node :math:`i` with
     probability :math:`\alpha / (\alpha + d_i)`.
-    Requires :obj:`pip install torch_agcn[labels]`.
+    Requires :obj:`pip install scipy`.
 
     Args:
         edge_index, y, train_mask, num_classes: As in :meth:`expansion_size`.
@@ -169,8 +169,7 @@ def partially_absorbing_walk(
     try:
         import scipy.sparse as sp
     except ImportError as error:
-        raise ImportError(f"'{owner}' requires 'pip install "
-                          f"torch_agcn[labels]'") from error
+        raise ImportError(f"'{owner}' requires 'pip install scipy'") from error
     num_classes = _num_classes(_check_labels(y, train_mask, owner),
                                num_classes, y.numel(), owner)
     if not _checks.is_number(alpha) or not 0 < alpha < math.inf:

@@ -256,8 +256,8 @@ def test_time_left():
 
 
 @pytest.mark.parametrize('fault, message', [
-    ("sys.modules['pyarrow'] = None", "'pip install torch_agcn[hetero]'"),
-    ("sys.modules['pandas'] = None", "'pip install torch_agcn[benchmarks]'"),
+    ("sys.modules['pyarrow'] = None", "'pip install pyarrow'"),
+    ("sys.modules['pandas'] = None", "'pip install .[benchmarks]' in a clone"),
 ])
 def test_what_is_missing_is_said_in_a_sentence(tmp_path, fault, message):
     program = (f'import runpy, sys; {fault}; '

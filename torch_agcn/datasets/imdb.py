@@ -36,7 +36,7 @@ class IMDB(StoredDataset):
     4,661 movies have one of three genres in :obj:`y`, and the others
     :obj:`-1`. The split is the paper's.
     It is downloaded through :obj:`pip` into :obj:`root/archives`, and reading
-    it requires :obj:`pip install torch_agcn[hetero]`.
+    it requires :obj:`pip install pyarrow`.
 
     Args:
         root (str): Root directory where the dataset should be saved.
@@ -84,8 +84,8 @@ def _parquet() -> Any:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise ImportError("'IMDB' requires 'pip install torch_agcn[hetero]' "
-                          "to read Parquet files") from error
+        raise ImportError("'IMDB' requires 'pip install pyarrow' to read "
+                          "Parquet files") from error
     return parquet
 
 
