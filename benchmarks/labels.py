@@ -271,7 +271,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 def _small_sizes(rows: pd.DataFrame) -> dict[str, Gap | None]:
     r"""By how much more AGCN is better than GCN at the lowest rate than at the
-    highest of the figure, the mean of all ways.
+    highest, the mean of all ways.
     """
     rows, out = latest(rows), {}
     columns = [f'accuracy_{way}' for way in WAYS]
