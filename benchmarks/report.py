@@ -87,7 +87,8 @@ class Section:
     @cached_property
     def claims(self) -> list[Claim]:
         r"""The verdicts on the paper's claims."""
-        return self.module.claims(self.rows) if len(self.rows) else []
+        return (runner.claims_of(self.module, self.rows)
+                if len(self.rows) else [])
 
     @cached_property
     def answer(self) -> str:
@@ -99,8 +100,8 @@ class Section:
         r"""The figures as PNG; each has an SVG beside it."""
         if self.rows.empty:
             return []
-        return [path for path in self.module.draw(self.rows, self.folder)
-                if path.suffix == '.png']
+        paths = runner.figures_of(self.module, self.rows, self.folder)
+        return [path for path in paths if path.suffix == '.png']
 
     def caption(self, figure: Path) -> str:
         r"""What a figure shows."""
