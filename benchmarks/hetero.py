@@ -29,10 +29,10 @@ from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 
 from benchmarks import plots, runner
 from benchmarks.baselines import agcn
-from benchmarks.batches import Task, accuracies, gap_text
-from benchmarks.results import RESULTS, Claim, Table
+from benchmarks.batches import Task, accuracies
+from benchmarks.results import RESULTS, Table
 from benchmarks.sparse import CSR
-from benchmarks.stats import by_seed, mean_error
+from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 from benchmarks.training import count_classes, dropout, fit
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import IMDB
@@ -191,18 +191,12 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     return plots.save(figure, folder, 'hetero_imdb')
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""None: the paper leaves these graphs for later."""
-    return []
-
-
 def answer(rows: pd.DataFrame) -> str:
     r"""Ours beside the others."""
     frame, = tables(rows).values()
-    texts = [f'{name} {gap}' for name, _, _, gap, _ in frame.to_numpy()
-             if gap != '–']
-    return (f'IMDB: {METHODS["agcn"]} minus others, with 95 % intervals: '
-            + ', '.join(texts) + '.' if texts else '')
+    return sentence(
+        f'IMDB: {METHODS["agcn"]} minus others, with 95 % intervals: ',
+        dict(zip(frame[''], frame['ours minus it, 95 % interval'])))
 
 
 def main(argv: list[str]) -> None:

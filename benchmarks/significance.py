@@ -34,6 +34,7 @@ from benchmarks.stats import (
     friedman,
     paired_spread,
     pairs,
+    sentence,
     verdict,
     verdict_of_spreads,
     wilcoxon,
@@ -245,20 +246,17 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     wide = {d: samples(rows, 'random').get(d, pd.DataFrame())
             for d in CITATION}
     found = analyses(rows, 'random', OURS[0])
-    spreads = {(d, other): paired_spread(part[OURS[0]], part[other])
-               for d, part in wide.items() for other in BASELINES
-               if {OURS[0], other} <= set(part)}
-    gaps = {other: pairs(wide['PubMed'], OURS[0], other)
+    spreads = {f'{d}, {LABELS[other]}': paired_spread(
+        part[OURS[0]], part[other]) if {OURS[0], other} <= set(part) else None
+        for d, part in wide.items() for other in BASELINES}
+    gaps = {LABELS[other]: pairs(wide['PubMed'], OURS[0], other)
             for other in BASELINES}
     tests = {d: one.pairs['AGCN', 'GCN'] for d, one in found.items()}
     return [
         Claim('AGCN has less variability than GCN and GAT.',
-              verdict_of_spreads(spreads.get((d, other)) for d in CITATION
-                                 for other in BASELINES),
+              verdict_of_spreads(spreads.values()),
               _text('Standard deviations of AGCN (paper) over random splits, '
-                    'with the 95 % interval of their ratio: ',
-                    {f'{d}, {LABELS[other]}': spread for (d, other), spread
-                     in spreads.items() if spread is not None})),
+                    'with the 95 % interval of their ratio: ', spreads)),
         Claim(f'GCN, GAT and AGCN differ on all citation networks by ANOVA '
               f'(p < {LEVEL}).',
               _all([one.pvalue < LEVEL for one in found.values()]),
@@ -272,9 +270,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
                   f'{test["p"]:.2g})' for d, test in tests.items()})),
         Claim('AGCN is the best performing method on PubMed.',
               verdict(gaps.values()),
-              _text('AGCN (paper) minus others, 95 % interval: ', {
-                  LABELS[other]: gap for other, gap in gaps.items()
-                  if gap is not None}))]
+              _text('AGCN (paper) minus others, 95 % interval: ', gaps))]
 
 
 def _all(rejected: list[bool]) -> str:
@@ -283,18 +279,16 @@ def _all(rejected: list[bool]) -> str:
     return 'yes' if whole else 'not shown'
 
 
-def _text(begin: str, parts: dict[str, Any]) -> str:
-    text = '; '.join(f'{name} {value}' for name, value in parts.items())
-    return f'{begin}{text}.' if parts else 'Not enough runs yet.'
+def _text(begin: str, found: dict[str, Any]) -> str:
+    return sentence(begin, found, '; ') or 'Not enough runs yet.'
 
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The paired differences to GCN."""
-    parts = {f'{LABELS[ours]} on {d}': pairs(wide, ours, 'gcn')
-             for ours in OURS for d, wide in samples(rows, 'random').items()}
-    known = {name: gap for name, gap in parts.items() if gap is not None}
-    return (_text('Minus a tuned GCN over random splits, with 95 % intervals: '
-                  '', known) if known else '')
+    return sentence(
+        'Minus a tuned GCN over random splits, with 95 % intervals: ',
+        {f'{LABELS[ours]} on {d}': pairs(wide, ours, 'gcn') for ours in OURS
+         for d, wide in samples(rows, 'random').items()}, '; ')
 
 
 def main(argv: list[str]) -> None:
