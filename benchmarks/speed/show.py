@@ -352,54 +352,55 @@ def _draw_layer(part: pd.DataFrame, folder: Path) -> list[Path]:
     return save(figure, folder, 'speed_layer')
 
 
-def _draw_lines(
-    folder: Path, name: str,
-    panels: list[tuple[pd.DataFrame, str, str, dict[str, str]]],
-    **options: Any,
-) -> list[Path]:
-    r"""For each panel, a line for each variant of some rows against an axis,
-    and one legend above all.
-    """
+def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
+    from benchmarks import plots
+    figure, axes = plots.panels(2, 4, margin=0)
+    for panel, measured, label in zip(axes, UNITS, [
+            'time of a step (ms)', 'peak of memory (MB)']):
+        _plot(panel, part, 'edges', measured)
+        panel.set_ylabel(label, fontsize=12)
+    axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
+    return _save(figure, folder, 'speed_scaling')
+
+
+def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
+    from benchmarks import plots
+    figure, axes = plots.panels(3, 3, 3.4, 0, sharey=True)
+    for panel, axis in zip(axes, AXES):
+        own = along(part, axis)
+        _plot(panel, own, axis, 'time')
+        panel.set_title(', '.join(f'{own[other].iloc[0]:,} {other}' for other
+                                  in AXES if other != axis and len(own)),
+                        fontsize=11)
+    axes[0].set_ylabel('time (ms)', fontsize=12)
+    return _save(figure, folder, 'speed_complexity')
+
+
+def _plot(panel: Any, part: pd.DataFrame, axis: str, measured: str) -> None:
+    r"""A line for each variant of some rows against an axis."""
     from matplotlib.ticker import EngFormatter
 
     from benchmarks import plots
-    figure, axes = plots.panels(len(panels), margin=0, **options)
-    for panel, (part, axis, measured, texts) in zip(axes, panels):
-        wide = values(part, axis, measured)
-        wide = wide[wide > 0]
-        for variant, line in medians(wide).items():
-            panel.plot(line.dropna(), label=variant, linewidth=2,
-                       **plots.STYLES[LOOKS[variant]])
-        panel.set_xlabel(axis, fontsize=12)
-        panel.set_ylabel(texts.get('y', ''), fontsize=12)
-        panel.set_title(texts.get('title', ''), fontsize=11)
-        if name == 'speed_scaling' and measured == 'time':
-            panel.axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
-        if wide.notna().any(axis=None):
-            panel.set(xscale='log', yscale='log')
-            panel.xaxis.set_major_formatter(EngFormatter(sep=''))
-            panel.tick_params(labelsize=11)
-            panel.tick_params(axis='x', which='minor', labelbottom=False)
+    wide = values(part, axis, measured)
+    wide = wide[wide > 0]
+    for variant, line in medians(wide).items():
+        panel.plot(line.dropna(), label=variant, linewidth=2,
+                   **plots.STYLES[LOOKS[variant]])
+    panel.set_xlabel(axis, fontsize=12)
+    if wide.notna().any(axis=None):
+        panel.set(xscale='log', yscale='log')
+        panel.xaxis.set_major_formatter(EngFormatter(sep=''))
+        panel.tick_params(labelsize=11)
+        panel.tick_params(axis='x', which='minor', labelbottom=False)
+
+
+def _save(figure: Any, folder: Path, name: str) -> list[Path]:
+    r"""Saves panels with one legend above all."""
+    from benchmarks import plots
     handles, names = max((panel.get_legend_handles_labels()
-                          for panel in axes), key=lambda found: len(found[1]))
+                          for panel in figure.axes),
+                         key=lambda found: len(found[1]))
     if names:
         figure.legend(handles, names, loc='lower center', fontsize=12,
                       bbox_to_anchor=(0.5, 1), ncols=(len(names) + 1) // 2)
     return plots.save(figure, folder, name)
-
-
-def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
-    return _draw_lines(folder, 'speed_scaling', [
-        (part, 'edges', 'time', {'y': 'time of a step (ms)'}),
-        (part, 'edges', 'memory', {'y': 'peak of memory (MB)'})],
-        width=4, height=3.6)
-
-
-def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
-    parts = {axis: along(part, axis) for axis in AXES}
-    return _draw_lines(folder, 'speed_complexity', [
-        (own, axis, 'time', {
-            'y': 'time (ms)' * (axis == AXES[0]),
-            'title': ', '.join(f'{own[other].iloc[0]:,} {other}' for other
-                               in AXES if other != axis and len(own))})
-        for axis, own in parts.items()], width=3, height=3.4, sharey=True)
