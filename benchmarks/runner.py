@@ -103,8 +103,6 @@ def stop_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
     names = ['SIGINT', 'SIGTERM', 'SIGHUP']
     numbers = [getattr(signal, name) for name in names
                if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []  # only the main thread may set handlers
     before = {number: signal.signal(number, handler) for number in numbers
               if signal.getsignal(number) != signal.SIG_IGN}
     try:
