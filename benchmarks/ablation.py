@@ -4,19 +4,20 @@ All runs share settings, seeds and schedule.
 """
 import json
 import sys
+from collections import namedtuple
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from benchmarks import plots, runner, settings
-from benchmarks.batches import gap_text
 from benchmarks.data import DATASETS, splits_of
-from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.stats import by_seed, mean_error
+from benchmarks.results import RESULTS, Table
+from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 
 QUESTION = 'What is each part of DeepAGCN worth?'
 METHOD, ALL = 'agcn_deep', 'all parts'
+Task = namedtuple('Task', 'method dataset split depth part seed settings')
 TABLE = Table(RESULTS / 'ablation.csv', [*settings.COLUMNS, 'depth', 'part'])
 PARTS: dict[str, dict[str, Any]] = {
     ALL: {},
@@ -32,18 +33,6 @@ CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of the runs '
             f'(points) and its mean, with all parts and with one switched.'
             for name in DATASETS}
 measure = settings.measure
-
-
-class Task(NamedTuple):
-    r"""One run. ``settings`` are all of them, as JSON."""
-
-    method: str
-    dataset: str
-    split: str
-    depth: int
-    part: str
-    seed: int
-    settings: str
 
 
 def by_depth(rows: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
@@ -89,17 +78,12 @@ def answer(rows: pd.DataFrame) -> str:
     r"""What is lost without each part, at the greatest depth that shows it."""
     for dataset, found in by_depth(rows).items():
         for depth, wide in sorted(found.items(), reverse=True):
-            texts = [f'{part} {gap}' for part in PARTS
-                     if (gap := gap_text(wide, part, ALL, 1)) != '–']
-            if texts:
-                return (f'On {dataset} with {depth} layers, minus all parts: '
-                        + ', '.join(texts) + '.')
+            text = sentence(
+                f'On {dataset} with {depth} layers, minus all parts: ',
+                {part: gap_text(wide, part, ALL, 1) for part in PARTS})
+            if text:
+                return text
     return ''
-
-
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""None: this network is not the paper's."""
-    return []
 
 
 def main(argv: list[str]) -> None:

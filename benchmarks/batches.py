@@ -3,7 +3,6 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,7 +13,6 @@ from torch_geometric.utils import index_to_mask
 from benchmarks import settings
 from benchmarks.baselines.agcn import Hops, Net
 from benchmarks.runner import as_json
-from benchmarks.stats import pairs
 from benchmarks.training import count_classes
 from torch_agcn import AGCNConv
 from torch_agcn.loader import MixedBatchSampler
@@ -129,12 +127,3 @@ def accuracies(logits: Tensor, graph: Any) -> dict[str, float]:
     hit = 100 * (logits.argmax(-1) == graph.y).double()
     return {'val_accuracy': round(float(hit[graph.val_mask].mean()), 3),
             'test_accuracy': round(float(hit[graph.test_mask].mean()), 3)}
-
-
-def gap_text(wide: pd.DataFrame, ours: Any, other: Any,
-             digits: int = 2) -> str:
-    r"""The mean difference of two columns with its 95 % interval, or a dash
-    where there is none.
-    """
-    gap = None if ours == other else pairs(wide, ours, other)
-    return '–' if gap is None else gap.text(digits)

@@ -6,19 +6,19 @@ networks on small graphs are wider than these need.
 """
 import sys
 import time
+from collections import namedtuple
 from copy import copy
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
 from torch_geometric import seed_everything
 
 from benchmarks import runner
-from benchmarks.batches import accuracies, gap_text
+from benchmarks.batches import accuracies
 from benchmarks.data import CITATION, load
-from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.stats import by_seed, mean_error
+from benchmarks.results import RESULTS, Table
+from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 from benchmarks.training import fit
 from torch_agcn import AGCN
 
@@ -29,17 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
 WIDTH = {'Cora': 512, 'CiteSeer': 512, 'PubMed': 64}
 SCHEDULE = dict(epochs=200, patience=20)
 EXACT, AUTOCAST = PRECISIONS = 'float32', 'bfloat16'
-
-
-class Task(NamedTuple):
-    r"""One run."""
-
-    method: str
-    dataset: str
-    precision: str
-    seed: int
-
-
+Task = namedtuple('Task', 'method dataset precision seed')
 TABLE = Table(RESULTS / 'bfloat16.csv', [
     *Task._fields, 'epochs', 'val_accuracy', 'test_accuracy', 'seconds'])
 
@@ -76,23 +66,13 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                                          ', 95 % interval'])}
 
 
-def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""None: nothing is to be seen."""
-    return []
-
-
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""None: the paper does not speak of it."""
-    return []
-
-
 def answer(rows: pd.DataFrame) -> str:
     r"""The differences to float32."""
     frame, = tables(rows).values()
-    texts = [f'{method} on {dataset} {gap}'
-             for method, dataset, _, _, gap in frame.to_numpy() if gap != '–']
-    return ('bfloat16 minus float32, with 95 % intervals: '
-            + ', '.join(texts) + '.' if texts else '')
+    return sentence(
+        'bfloat16 minus float32, with 95 % intervals: ',
+        {f'{method} on {dataset}': gap
+         for method, dataset, _, _, gap in frame.to_numpy()})
 
 
 def main(argv: list[str]) -> None:

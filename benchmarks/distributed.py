@@ -41,10 +41,10 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
 
 from benchmarks import batches, results, runner, settings
-from benchmarks.batches import STEPS_PER_EPOCH, Task, gap_text
+from benchmarks.batches import STEPS_PER_EPOCH, Task
 from benchmarks.data import CITATION, load
-from benchmarks.results import RESULTS, Claim, Table, keep_memory, write_whole
-from benchmarks.stats import by_seed, mean_error
+from benchmarks.results import RESULTS, Table, keep_memory, write_whole
+from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 from torch_agcn.loader import ImportanceWeights
 
 QUESTION = 'Is accuracy the same with more processes, and after a kill?'
@@ -75,27 +75,14 @@ def meet() -> None:
 
     By default, torchrun keeps one store for all restarts, and processes that
     were killed still have their addresses there: who reads them waits forever.
-    On one machine, each restart has a part of the store of its own, by its
-    number. On many, each machine counts for itself.
     """
-    backend = 'nccl' if torch.cuda.is_available() else 'gloo'
-    known = os.environ
-    shared = known.get('TORCHELASTIC_USE_AGENT_STORE') == 'True'
-    many = shared and int(known['GROUP_WORLD_SIZE']) > 1
-    if many and int(known['TORCHELASTIC_MAX_RESTARTS']) > 0:
+    is_shared = os.environ.get('TORCHELASTIC_USE_AGENT_STORE') == 'True'
+    if is_shared and int(os.environ['TORCHELASTIC_MAX_RESTARTS']) > 0:
         raise ValueError(
-            "'distributed.py' got more than one machine and restarts, after "
-            'which they may wait for each other forever; set '
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for 'torchrun' on all of "
-            'them')
-    if many or not shared:
-        dist.init_process_group(backend)
-        return
-    store = dist.TCPStore(known['MASTER_ADDR'], int(known['MASTER_PORT']),
-                          is_master=False)
-    dist.init_process_group(
-        backend, rank=int(known['RANK']), world_size=int(known['WORLD_SIZE']),
-        store=dist.PrefixStore(known['TORCHELASTIC_RESTART_COUNT'], store))
+            "'distributed.py' got restarts, after which processes may wait "
+            'for each other forever; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 '
+            "for 'torchrun' on all machines")
+    dist.init_process_group('nccl' if torch.cuda.is_available() else 'gloo')
 
 
 def share_of(nodes: Tensor, rank: int, world: int) -> Tensor:
@@ -127,31 +114,16 @@ def claim(folder: Path) -> Any:
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    r"""Writes a file that is whole or not there, and keeps the one before."""
+    r"""Writes a checkpoint, which is whole or not there."""
     content = BytesIO()
     torch.save(state, content)
-    if path.exists():
-        os.replace(path, path.with_suffix('.before'))
     write_whole(path, content.getvalue())
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    r"""The latest checkpoint that can be read."""
-    for file in [path, path.with_suffix('.before')]:
-        if not file.exists():
-            continue
-        content = BytesIO(file.read_bytes())
-        try:
-            return torch.load(content, map_location='cpu', weights_only=True)
-        except Exception as error:  # of any kind, depending on what is broken
-            print(f"'{file}' is broken and left out: {error}", flush=True)
-            os.replace(file, file.with_suffix('.broken'))
-    return None
-
-
 def restore(path: Path) -> dict[str, Any] | None:
-    r"""The checkpoint of the first process, for all."""
-    found = [read(path) if dist.get_rank() == 0 else None]
+    r"""The checkpoint as the first process finds it, for all."""
+    found = [torch.load(path, map_location='cpu', weights_only=True)
+             if dist.get_rank() == 0 and path.exists() else None]
     dist.broadcast_object_list(found)
     return found[0]
 
@@ -170,17 +142,6 @@ def resume(path: Path, run: list[Any], model: torch.nn.Module,
         model.load_state_dict(state['model'])
         optimizer.load_state_dict(state['optimizer'])
     return state
-
-
-def load_in_turn(dataset: str, root: str) -> Data:
-    r"""A graph, made ready by the first process of each machine."""
-    is_first = int(os.environ['LOCAL_RANK']) == 0
-    if not is_first:
-        dist.barrier()
-    data = RemoveSelfLoops()(load(dataset, root=root))
-    if is_first:
-        dist.barrier()
-    return data
 
 
 def batches_of(data: Data, rank: int, world: int, seeds: int,
@@ -224,7 +185,7 @@ def train(args: argparse.Namespace) -> None:
         device = torch.device('cuda', int(os.environ['LOCAL_RANK']))
         torch.cuda.set_device(device)
 
-    data = load_in_turn(args.dataset, args.root)
+    data = RemoveSelfLoops()(load(args.dataset, root=args.root))
     loader = batches_of(data, rank, dist.get_world_size(), seeds,
                         num_neighbors)
     weights = ImportanceWeights(loader)
@@ -297,7 +258,8 @@ def launch(task: Task, folder: str, root: str) -> None:
         '--folder', folder, '--root', str(Path(root).resolve()),
         '--dataset', task.dataset, '--seed', str(task.seed),
         '--settings', task.settings, '--kill', str(killed)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL,
+    env = {**os.environ, 'TORCH_DISABLE_SHARE_RDZV_TCP_STORE': '1'}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env,
                           stderr=subprocess.PIPE, text=True) as process:
         try:
             _, error = process.communicate(timeout=PATIENCE)
@@ -335,32 +297,22 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                         'interval', 'epochs repeated at most'])}
 
 
-def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""None: with and without a kill, all curves are the same."""
-    return []
-
-
 def answer(rows: pd.DataFrame) -> str:
     r"""What more processes and a kill cost."""
-    texts = []
+    found: dict[str, str] = {}
     for dataset, part in settings.latest(rows).groupby('dataset'):
         wide = by_seed(part)
-        texts += [f'{method} on {dataset} {gap}' for method in wide if
-                  (gap := gap_text(wide, method, ONE)) != '–']
+        found.update({f'{method} on {dataset}': gap_text(wide, method, ONE)
+                      for method in wide})
         losses = by_seed(part, values='val_losses')
         if {TWO, KILLED} <= set(losses):
             alive, killed = (np.array([text.split() for text in column], float)
                              for _, column in losses[[TWO, KILLED]].dropna(
                              ).items())
-            texts.append(f'and a kill changes the loss of an epoch by at most '
-                         f'{abs(alive - killed).max(initial=0):.2g}')
-    return ('Test accuracy minus that of one process, with 95 % intervals: '
-            + ', '.join(texts) + '.' if texts else '')
-
-
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""The paper claims nothing here."""
-    return []
+            found['and a kill changes the loss of an epoch by at most'] = (
+                f'{abs(alive - killed).max(initial=0):.2g}')
+    return sentence('Test accuracy minus that of one process, with 95 % '
+                    'intervals: ', found)
 
 
 def main(argv: list[str]) -> None:

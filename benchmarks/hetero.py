@@ -20,7 +20,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -29,10 +28,11 @@ from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 
 from benchmarks import plots, runner
 from benchmarks.baselines import agcn
-from benchmarks.batches import Task, accuracies, gap_text
-from benchmarks.results import RESULTS, Claim, Table
+from benchmarks.batches import Task, accuracies
+from benchmarks.results import RESULTS, Table
+from benchmarks.settings import gates_of
 from benchmarks.sparse import CSR
-from benchmarks.stats import by_seed, mean_error
+from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 from benchmarks.training import count_classes, dropout, fit
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import IMDB
@@ -171,12 +171,11 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     lines, found = [], chosen(rows)
     wide = by_seed(pd.concat(found.values()))
     for method, part in found.items():
-        gates = np.array([text.split() for text in part.gates.dropna().astype(
-            str)], dtype=float)
+        gates = gates_of(part).explode().astype(float)
         lines.append([
             METHODS[method], mean_error(part.test_accuracy),
             mean_error(part.test_f1), gap_text(wide, 'agcn', method, 1),
-            f'{gates.min():.3g} … {gates.max():.3g}' if gates.size else '–'])
+            f'{gates.min():.3g} … {gates.max():.3g}' if len(gates) else '–'])
     return {'IMDB: percent, mean ± standard error (runs)': pd.DataFrame(
         lines, columns=['', 'test accuracy', 'test F1', 'ours minus it, 95 % '
                         'interval', 'gates'])}
@@ -191,18 +190,12 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     return plots.save(figure, folder, 'hetero_imdb')
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""None: the paper leaves these graphs for later."""
-    return []
-
-
 def answer(rows: pd.DataFrame) -> str:
     r"""Ours beside the others."""
     frame, = tables(rows).values()
-    texts = [f'{name} {gap}' for name, _, _, gap, _ in frame.to_numpy()
-             if gap != '–']
-    return (f'IMDB: {METHODS["agcn"]} minus others, with 95 % intervals: '
-            + ', '.join(texts) + '.' if texts else '')
+    return sentence(
+        f'IMDB: {METHODS["agcn"]} minus others, with 95 % intervals: ',
+        dict(zip(frame[''], frame['ours minus it, 95 % interval'])))
 
 
 def main(argv: list[str]) -> None:

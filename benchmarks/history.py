@@ -20,7 +20,7 @@ from benchmarks import runner
 from benchmarks.data import load
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.settings import METHODS, Task, latest, run_of, settings_of
-from benchmarks.stats import Gap, by_seed, pairs, verdict
+from benchmarks.stats import Gap, by_seed, pairs, sentence, verdict
 
 QUESTION = 'Does AGCN train to a lower loss than GCN?'
 TABLE = Table(RESULTS / 'history.csv', [
@@ -106,10 +106,10 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The differences to GCN."""
-    texts = [f'{LABELS[m]} {Gap(-found.mean, found.half).text(4)}'
-             for m in ['agcn_paper', 'agcn'] if (found := gap(rows, m))]
-    return (f"Training loss minus GCN's on {DATASET}, the mean of all epochs: "
-            + ', '.join(texts) + '.' if texts else '')
+    return sentence(
+        f"Training loss minus GCN's on {DATASET}, the mean of all epochs: ",
+        {LABELS[m]: Gap(-found.mean, found.half).text(4)
+         for m in ['agcn_paper', 'agcn'] if (found := gap(rows, m))})
 
 
 def main(argv: list[str]) -> None:

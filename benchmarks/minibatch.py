@@ -15,9 +15,10 @@ After training, the gates of many batches are looked at in each of these ways.
 import json
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,16 +32,16 @@ from torch_geometric.transforms import RemoveSelfLoops
 
 from benchmarks import batches, runner, settings
 from benchmarks.data import CITATION, load
-from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.stats import by_seed, mean_error
+from benchmarks.results import RESULTS, Table
+from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 from torch_agcn import AGCNConv
 from torch_agcn.loader import ImportanceWeights
 
 QUESTION = 'What do mini-batches cost in accuracy, and what are their gates?'
+Task = namedtuple('Task', 'method dataset sampling estimate seed settings')
 TABLE = Table(RESULTS / 'minibatch.csv', [
-    'method', 'dataset', 'sampling', 'estimate', 'seed', 'settings', 'nodes',
-    'best_epoch', 'val_accuracy', 'test_accuracy', 'gates', 'batch_gates',
-    'seconds'])
+    *Task._fields, 'nodes', 'best_epoch', 'val_accuracy', 'test_accuracy',
+    'gates', 'batch_gates', 'seconds'])
 WAY = ['method', 'sampling', 'estimate']
 WHOLE = 'full', 'exact'
 WAYS = [('agcn', *WHOLE), ('agcn', 'neighbor', 'raw'),
@@ -58,17 +59,6 @@ CAPTIONS = {
     'batches, bars reach from the 5th to the 95th percentile; the running '
     'estimate is one number, the average of all these batches.'}
 Weights = Callable[[Data], dict[str, Tensor]]
-
-
-class Task(NamedTuple):
-    r"""One run. ``settings`` are all of them, as JSON."""
-
-    method: str
-    dataset: str
-    sampling: str
-    estimate: str
-    seed: int
-    settings: str
 
 
 # Gates #######################################################################
@@ -209,7 +199,7 @@ def lines_of(rows: pd.DataFrame) -> list[list[str]]:
         wide = by_seed(part, WAY)
         lines += [[dataset, settings.METHODS[way[0]], way[2],
                    mean_error(wide[way]),
-                   batches.gap_text(wide, way, (way[0], *WHOLE))]
+                   gap_text(wide, way, (way[0], *WHOLE))]
                   for way in WAYS if way in wide]
     return lines
 
@@ -269,17 +259,12 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     return plots.save(figure, folder, 'minibatch_gates')
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""The paper claims nothing here."""
-    return []
-
-
 def answer(rows: pd.DataFrame) -> str:
     r"""What sampling costs, by where the gate comes from."""
-    texts = [f'{name} on {dataset}, {gate} {gap}'
-             for dataset, name, gate, _, gap in lines_of(rows) if gap != '–']
-    return ('NeighborLoader minus the whole graph, with 95 % intervals: '
-            + '; '.join(texts) + '.' if texts else '')
+    return sentence(
+        'NeighborLoader minus the whole graph, with 95 % intervals: ',
+        {f'{name} on {dataset}, {gate}': gap
+         for dataset, name, gate, _, gap in lines_of(rows)}, '; ')
 
 
 def main(argv: list[str]) -> None:

@@ -13,8 +13,9 @@ joined to their nearest neighbors. No setting is searched.
 import argparse
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -28,7 +29,7 @@ from tqdm import tqdm
 
 from benchmarks.attacks import add_random
 from benchmarks.baselines import agcn, gcn
-from benchmarks.results import Table
+from benchmarks.results import Table, as_key
 from benchmarks.runner import positive
 from benchmarks.training import Run
 from torch_agcn import AGCNConv
@@ -101,6 +102,7 @@ def train(part: str, method: str, level: float, seed: int,
     return round(100 * float(hit[data.test_mask].double().mean()), 2)
 
 
+@cache
 def take_times(size: int, repeats: int = 5) -> dict[str, float]:
     r"""Processor time of a forward and backward pass, in milliseconds: the
     median of calls that take turns, without the first.
@@ -114,47 +116,48 @@ def take_times(size: int, repeats: int = 5) -> dict[str, float]:
             start = time.process_time()
             layer(x, edge_index).sum().backward()
             found[name].append(time.process_time() - start)
-    return {name: round(1000 * float(torch.tensor(times[1:]).median()), 2)
+    return {name: round(1000 * median(times[1:]), 2)
             for name, times in found.items()}
 
 
-def jobs(seeds: int, depths: list[int]) -> list[tuple[Any, ...]]:
-    r"""All that is trained."""
-    found = [(EDGES, 'Cora', method, level, seed) for seed in range(seeds)
-             for level in SHARES for method in METHODS[EDGES]]
-    found += [(MODELS, dataset, method, 0.0, seed) for seed in range(seeds)
-              for dataset in ['Cora', 'Digits'] for method in METHODS[MODELS]]
-    return found + [(DEPTH, 'Cora', method, float(depth), 0)
-                    for depth in depths for method in METHODS[DEPTH]]
+def jobs(args: argparse.Namespace) -> list[tuple[Any, ...]]:
+    r"""All that is timed or trained: the beginnings of rows."""
+    seeds = range(args.seeds)
+    return [
+        *((SPEED, 'random', layer, args.size, 0) for layer in LAYERS),
+        *((EDGES, 'Cora', method, level, seed) for seed in seeds
+          for level in SHARES for method in METHODS[EDGES]),
+        *((MODELS, dataset, method, 0.0, seed) for seed in seeds
+          for dataset in ['Cora', 'Digits'] for method in METHODS[MODELS]),
+        *((DEPTH, 'Cora', method, float(depth), 0) for depth in args.depths
+          for method in METHODS[DEPTH])]
 
 
 def run_missing(table: Table, args: argparse.Namespace) -> None:
     r"""Runs what has no row yet, and writes a row for each."""
-    data = load(args.root)
-    done = table.keys(KEY)
-    if (SPEED, ) not in {key[:1] for key in done}:
-        print(f'Timing layers on {args.size} nodes')
-        for method, value in take_times(args.size).items():
-            table.append(KEY, part=SPEED, dataset='random', method=method,
-                         level=args.size, seed=0, test_accuracy='',
-                         milliseconds=value, seconds='')
-    bar = tqdm(jobs(args.seeds, args.depths))
+    data, done = load(args.root), table.keys(KEY)
+    bar = tqdm(jobs(args))
     for job in bar:
         part, dataset, method, level, seed = job
         bar.set_description(f'{part}, {dataset}, {method}')
-        if tuple(str(v).removesuffix('.0') for v in job) in done:
+        if as_key(job) in done:
             continue
+        row: dict[str, Any] = dict(zip(KEY, job), test_accuracy='',
+                                   milliseconds='')
         start = time.perf_counter()
-        accuracy = train(part, method, level, seed, data[dataset])
-        table.append(KEY, **dict(zip(KEY, job)), test_accuracy=accuracy,
-                     milliseconds='',
+        if part == SPEED:
+            row['milliseconds'] = take_times(level)[method]
+        else:
+            row['test_accuracy'] = train(part, method, level, seed,
+                                         data[dataset])
+        table.append(KEY, **row,
                      seconds=round(time.perf_counter() - start, 2))
 
 
 def show(rows: pd.DataFrame) -> None:
     r"""Prints the three reasons, and the models."""
     score = rows.groupby(['part', 'method', 'level']).test_accuracy.mean()
-    ms = rows[rows.part == SPEED].set_index('method').milliseconds
+    ms = rows[rows.part == SPEED].groupby('method').milliseconds.last()
     deepest = rows[rows.part == DEPTH].level.max()
     lines = [
         ['Cora with as many random edges as own ones, test accuracy',
@@ -167,16 +170,12 @@ def show(rows: pd.DataFrame) -> None:
         [f'Cora, {deepest:.0f} steps without restart, test accuracy',
          f'gate held open {score[DEPTH, OPEN, deepest]:.1f} %',
          f'{GATED} {score[DEPTH, GATED, deepest]:.1f} %']]
-    print(_text(pd.DataFrame(lines, columns=['', 'without', 'with'])))
-    part = rows[rows.part == MODELS]
-    table = part.groupby(['method', 'dataset']).test_accuracy.agg(
-        lambda v: f'{v.mean():.1f}').unstack()
-    print(_text(table.loc[list(METHODS[MODELS])].reset_index().rename(
-        columns={'method': 'test accuracy (%)'})))
-
-
-def _text(frame: pd.DataFrame) -> str:
-    return '\n' + frame.to_string(index=False)
+    reasons = pd.DataFrame(lines, columns=['', 'without', 'with'])
+    models = rows[rows.part == MODELS].pivot_table(
+        'test_accuracy', 'method', 'dataset').loc[list(METHODS[MODELS])]
+    models = models.rename_axis('test accuracy (%)').reset_index()
+    for frame in [reasons, models]:
+        print('\n' + frame.to_string(index=False, float_format='%.1f'))
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -203,7 +202,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
         axis.legend()
         paths += save(figure, folder, f'quickstart_{name}')
 
-    times = rows[rows.part == SPEED]
+    times = rows[rows.part == SPEED].drop_duplicates('method', keep='last')
     figure, axis = plt.subplots(figsize=(6.4, 2.4))
     bars = axis.barh(times.method, times.milliseconds, color=[
         '#555555' if name == 'GCNConv' else '#0072b2'

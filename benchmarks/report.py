@@ -14,12 +14,12 @@ from collections import Counter
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from string import Template
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
 import pandas as pd
+from jinja2 import Template
 
 from benchmarks import results, runner
 from benchmarks.data import CITATION
@@ -87,7 +87,8 @@ class Section:
     @cached_property
     def claims(self) -> list[Claim]:
         r"""The verdicts on the paper's claims."""
-        return self.module.claims(self.rows) if len(self.rows) else []
+        return (runner.claims_of(self.module, self.rows)
+                if len(self.rows) else [])
 
     @cached_property
     def answer(self) -> str:
@@ -99,13 +100,22 @@ class Section:
         r"""The figures as PNG; each has an SVG beside it."""
         if self.rows.empty:
             return []
-        return [path for path in self.module.draw(self.rows, self.folder)
-                if path.suffix == '.png']
+        paths = runner.figures_of(self.module, self.rows, self.folder)
+        return [path for path in paths if path.suffix == '.png']
 
     def caption(self, figure: Path) -> str:
         r"""What a figure shows."""
         captions = getattr(self.module, 'CAPTIONS', {})
         return captions.get(figure.stem, figure.stem.replace('_', ' '))
+
+    @property
+    def source(self) -> str:
+        r"""Where its rows are from."""
+        rows = self.rows
+        dates = ' to '.join(dict.fromkeys([rows.date.min(), rows.date.max()]))
+        return (f'made {len(rows)} rows of {self.module.TABLE.path.name}, '
+                f'{dates}; commits: {", ".join(rows.commit.unique())}; '
+                f'versions: {"; ".join(rows.versions.unique())}')
 
 
 def read(folder: Path, quick: bool = False) -> list[Section]:
@@ -119,91 +129,27 @@ def read(folder: Path, quick: bool = False) -> list[Section]:
 
 def page(sections: list[Section], quick: bool = False) -> str:
     r"""The whole file."""
-    count = Counter(claim.holds for section in sections
-                    for claim in section.claims)
-    tally = [f'{_badge(holds)} {count[holds]}' for holds in MARKS]
-    if quick:
-        tally.append('first looks with few runs, no results')
-    return Template(TEMPLATE.read_text(encoding='utf-8')).substitute(
+    template = Template(TEMPLATE.read_text(encoding='utf-8'),
+                        autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return template.render(
         command=f'python -m benchmarks report{" --quick" * quick}',
-        opening=''.join(_opening(section) for name in OPENING
-                        for section in sections if section.name == name),
-        tally=', '.join(tally),
-        summary=_summary(sections), sections=''.join(map(_section, sections)))
+        quick=quick, marks=MARKS, opening=OPENING, sections=sections,
+        count=Counter(claim.holds for section in sections
+                      for claim in section.claims),
+        groups={group: own for group, names in GROUPS.items() if (
+            own := [s for s in sections if s.name in names])},
+        cells=cells, image=image)
 
 
-def _opening(section: Section) -> str:
-    stem, title = OPENING[section.name]
-    return ''.join(
-        f'<figure><h3><a href="#{section.name}">{escape(title)}</a></h3>'
-        f'{_image(figure, section.caption(figure))}<figcaption>'
-        f'{escape(section.answer)}</figcaption></figure>'
-        for figure in section.figures if figure.stem == stem)
-
-
-def _badge(holds: str) -> str:
-    return (f'<span class="badge {holds.replace(" ", "-")}">{MARKS[holds]} '
-            f'{escape(holds)}</span>')
-
-
-def _summary(sections: list[Section]) -> str:
-    out = []
-    for group, names in GROUPS.items():
-        own = [section for section in sections if section.name in names]
-        lines = ''.join(
-            f'<tr><td><a href="#{section.name}-{i}">{escape(claim.paper)}</a>'
-            f'</td><td>{_badge(claim.holds)}</td>'
-            f'<td>{escape(claim.measured)}</td></tr>'
-            for section in own for i, claim in enumerate(section.claims))
-        links = ', '.join(f'<a href="#{section.name}">{section.name}</a>'
-                          for section in own)
-        if own:
-            out.append(f'<tbody><tr><th colspan="3" scope="rowgroup">{group}: '
-                       f'{links}</th></tr>{lines}</tbody>')
-    return ''.join(out)
-
-
-def _missing(section: Section) -> str:
-    return f'Not run yet: <code>{escape(section.command)}</code>'
-
-
-def _section(section: Section) -> str:
-    if section.rows.empty:
-        content = f'<p>{_missing(section)}</p>'
-    else:
-        claims = ''.join(
-            f'<div class="claim" id="{section.name}-{i}"><p><b>The paper:</b> '
-            f'{escape(claim.paper)}</p><p>{_badge(claim.holds)} '
-            f'{escape(claim.measured)}</p></div>'
-            for i, claim in enumerate(section.claims))
-        tables = ''.join(
-            f'<h3>{escape(title)}</h3>{_table(title, frame)}'
-            for title, frame in section.module.tables(section.rows).items())
-        figures = ''.join(
-            f'<figure>{_image(figure, section.caption(figure))}<figcaption>'
-            f'{escape(section.caption(figure))}</figcaption></figure>'
-            for figure in section.figures)
-        content = (f'<p>{escape(section.answer)}</p>{claims}{figures}{tables}'
-                   f'{_source(section)}')
-    return (f'<section id="{section.name}"><h2>{escape(section.title)}</h2>'
-            f'<p class="question">{escape(section.module.QUESTION)}</p>'
-            f'{content}</section>')
-
-
-def _table(title: str, frame: pd.DataFrame) -> str:
-    lines = [[_text(value) for value in line]
-             for line in frame.itertuples(index=False, name=None)]
-    kinds = [' class="number"' * all(map(NUMBER.match, column))
-             for column in zip(*lines)] or [''] * len(frame.columns)
-    head = ''.join(f'<th scope="col"{kind}>{escape(str(name))}</th>'
-                   for name, kind in zip(frame.columns, kinds))
-    body = ''.join(
-        '<tr>' + ''.join(f'<td{kind}>{_bold(text)}</td>'
-                         for text, kind in zip(line, kinds)) + '</tr>'
-        for line in lines)
-    return (f'<div class="scroll" tabindex="0" role="region" aria-label='
-            f'"{escape(title)}"><table><thead><tr>{head}</tr></thead><tbody>'
-            f'{body}</tbody></table></div>')
+def cells(frame: pd.DataFrame) -> list[list[tuple[str, bool]]]:
+    r"""The lines of a table, its head first: all texts, and whether they are
+    in a column of numbers.
+    """
+    texts = frame.map(_text)
+    kinds = [bool(len(texts)) and all(map(NUMBER.match, texts[name]))
+             for name in texts]
+    return [list(zip(line, kinds))
+            for line in [[*texts.columns], *texts.to_numpy()]]
 
 
 def _text(value: Any) -> str:
@@ -212,33 +158,15 @@ def _text(value: Any) -> str:
     return f'{value:.4g}' if isinstance(value, float) else str(value)
 
 
-def _bold(text: str) -> str:
-    # As the tables of Markdown have it:
-    return re.sub(r'^\*\*(.+)\*\*$', r'<b>\1</b>', escape(text))
-
-
-def _image(png: Path, alt: str) -> str:
+def image(png: Path) -> tuple[str, int, int]:
+    r"""A figure as a URL, its width and its height in pixels."""
     content, kind, svg = png.read_bytes(), 'png', png.with_suffix('.svg')
     # 144 dots of the PNG are an inch, and so are 96 pixels of a page:
     width, height = (n * 2 // 3 for n in struct.unpack('>II', content[16:24]))
     if svg.exists() and svg.stat().st_size <= LARGEST_SVG:
         content, kind = svg.read_bytes(), 'svg+xml'
-    # Smaller than this, the text in a figure cannot be read:
-    return (f'<div class="scroll" tabindex="0" role="region" aria-label='
-            f'"Figure"><img src="data:image/{kind};base64,'
-            f'{b64encode(content).decode()}" alt="{escape(alt)}" '
-            f'width="{width}" height="{height}" '
-            f'style="min-width:{width // 2}px"></div>')
-
-
-def _source(section: Section) -> str:
-    rows = section.rows
-    dates = ' to '.join(dict.fromkeys([rows.date.min(), rows.date.max()]))
-    text = (f'made {len(rows)} rows of {section.module.TABLE.path.name}, '
-            f'{dates}; commits: {", ".join(rows.commit.astype(str).unique())};'
-            f' versions: {"; ".join(rows.versions.unique())}')
-    return (f'<p class="source"><code>{escape(section.command)}</code> '
-            f'{escape(text)}</p>')
+    return (f'data:image/{kind};base64,{b64encode(content).decode()}', width,
+            height)
 
 
 # Markdown ####################################################################

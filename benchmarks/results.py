@@ -102,21 +102,11 @@ class Table:
         lines = self._lines()
         if not lines:
             return pd.DataFrame(columns=self.columns)
-        return pd.read_csv(_as_file(lines), dtype={'commit': str})
+        return _read(lines, dtype={'commit': str})
 
     def keys(self, columns: Iterable[str]) -> set[tuple[str, ...]]:
         r"""What stands in some columns, by :meth:`as_key`."""
         return _keys(self._lines(), columns)
-
-    def missing(self, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        r"""Those that are not the beginnings of rows from this commit, which
-        is what a time belongs to.
-        """
-        commit = provenance()['commit']
-        done = {columns: self.keys([*columns, 'commit'])
-                for columns in {tuple(row) for row in wanted}}
-        return [row for row in wanted
-                if as_key([*row.values(), commit]) not in done[tuple(row)]]
 
     def begin(self) -> None:
         r"""Writes the header if there is none, or ends the program where
@@ -264,23 +254,20 @@ def _cells(header: bytes) -> list[str]:
 def _width(line: bytes) -> int:
     r"""The number of cells of a line, 0 if it was cut within one."""
     try:
-        outside, *inside = line.decode().split('"')
-    except UnicodeDecodeError:
+        return len(next(csv.reader([line.decode()], strict=True), []))
+    except (UnicodeDecodeError, csv.Error):
         return 0
-    if len(inside) % 2:
-        return 0
-    return 1 + outside.count(',') + ''.join(inside[1::2]).count(',')
 
 
-def _as_file(lines: list[bytes]) -> io.BytesIO:
-    return io.BytesIO(b'\n'.join(line.rstrip(b'\r\n') for line in lines))
+def _read(lines: list[bytes], **options: Any) -> pd.DataFrame:
+    return pd.read_csv(io.BytesIO(b'\n'.join(lines)), **options)
 
 
 def _keys(lines: list[bytes],
           columns: Iterable[str]) -> set[tuple[str, ...]]:
     if not lines:
         return set()
-    frame = pd.read_csv(_as_file(lines), dtype=str, keep_default_na=False)
+    frame = _read(lines, dtype=str, keep_default_na=False)
     return {as_key(row) for row in
             frame[list(columns)].itertuples(index=False, name=None)}
 

@@ -7,14 +7,13 @@ An experiment is a module with
   ``dataset`` among its fields, which are columns of the table;
 * ``measure(task, root)``, which runs one and returns its row;
 * ``QUESTION``, and ``answer(rows)``, which answers it in one sentence;
-* ``tables(rows)``, ``draw(rows, folder)`` and ``claims(rows)``, which make
-  the tables, the figures and the verdicts on the paper's claims from the rows
-  alone (all for :mod:`benchmarks.report`);
+* ``tables(rows)`` and, if there are any, ``draw(rows, folder)`` and
+  ``claims(rows)``, which make the tables, the figures and the verdicts on the
+  paper's claims from the rows alone (all for :mod:`benchmarks.report`);
 * ``main(argv)``, which makes the tasks and hands them to
   :meth:`run_and_report`.
 """
 import argparse
-import gc
 import json
 import multiprocessing
 import os
@@ -29,19 +28,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from statistics import mean, median
 from types import ModuleType
 from typing import Any
 
 import pandas as pd
 import torch
-from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
 from benchmarks.data import DATASETS
 from benchmarks.results import (
     FIGURES,
     RESULTS,
+    Claim,
     Table,
     as_key,
     keep_memory,
@@ -105,8 +103,6 @@ def stop_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
     names = ['SIGINT', 'SIGTERM', 'SIGHUP']
     numbers = [getattr(signal, name) for name in names
                if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []  # only the main thread may set handlers
     before = {number: signal.signal(number, handler) for number in numbers
               if signal.getsignal(number) != signal.SIG_IGN}
     try:
@@ -211,53 +207,18 @@ def run_missing(tasks: list[Any], table: Table, measure: Measure, jobs: int,
     todo = [task for task in dict.fromkeys(tasks) if as_key(task) not in done]
     if todo:
         table.begin()
-    left = TimeLeft(table.read(), todo, jobs)
     failed = []
     bar = tqdm(total=len(set(tasks)), initial=len(set(tasks)) - len(todo),
-               bar_format='{percentage:3.0f}% |{bar:20}| {n_fmt}/{total_fmt} '
-               'runs, {elapsed} passed{postfix}')
+               unit='run')
     with bar, closing(execute(todo, measure, jobs, root)) as finished:
-        bar.set_postfix_str(left.text())
         for task, row, error in finished:
             if row is None:
                 failed.append((task, error))
             else:
                 table.append(task._fields, **row)
-            left.finished(task, row)
+            bar.set_postfix_str(f'last {task.method} on {task.dataset}')
             bar.update()
-            bar.set_postfix_str(f'{left.text()}, last {task.method} on '
-                                f'{task.dataset}')
     return failed
-
-
-class TimeLeft:
-    r"""An estimate from the runs of the same method on the same data, for
-    some methods take a thousand times as long as others.
-    """
-
-    def __init__(self, rows: pd.DataFrame, todo: list[Any],
-                 jobs: int) -> None:
-        self.seconds: dict[Any, list[float]] = defaultdict(list)
-        for *key, seconds in zip(rows.method, rows.dataset, rows.seconds):
-            self.seconds[tuple(key)].append(seconds)
-        self.todo = [(task.method, task.dataset) for task in todo]
-        self.jobs = jobs
-
-    def finished(self, task: Any, row: dict[str, Any] | None) -> None:
-        r"""Learns from a run."""
-        self.todo.remove((task.method, task.dataset))
-        if row is not None:
-            self.seconds[task.method, task.dataset].append(row['seconds'])
-
-    def text(self) -> str:
-        r"""The time that all remaining runs will take."""
-        known = {key: median(v) for key, v in self.seconds.items() if v}
-        if not known:
-            return 'time left unknown'
-        other = mean(known.values())
-        minutes = sum(known.get(key, other) for key in self.todo) / (
-            60 * self.jobs)
-        return f'about {int(minutes // 60)}:{int(minutes % 60):02d} h left'
 
 
 def report(failed: list[tuple[Any, str]]) -> None:
@@ -273,47 +234,7 @@ def report(failed: list[tuple[Any, str]]) -> None:
                          f'same command tries them again.')
 
 
-# Time and memory #############################################################
-
-
-def take_turns(table: Table, sides: list[tuple[dict[str, Any], Callable]],
-               repeats: int, part: int = 1, **others: Any) -> None:
-    r"""Times functions in turn, a row for each time, in milliseconds of
-    processor time of one of so many parts; a first round does not count. What
-    has a row is not timed again.
-    """
-    todo = table.missing([{**others, **side, 'repeat': repeat}
-                          for repeat in range(repeats) for side, _ in sides])
-    timed = [(row, run) for row in todo for side, run in sides
-             if side.items() <= row.items()]
-    first = [(None, run) for run in dict.fromkeys(run for _, run in timed)]
-    if timed:
-        table.begin()
-    for row, run in tqdm(first + timed, desc=' '.join(map(
-            str, others.values()))):
-        gc.collect()
-        start = time.process_time()
-        run()
-        seconds = time.process_time() - start
-        if row is not None:
-            blank = dict.fromkeys(table.own_columns, '')
-            table.append([*row, 'commit'], **{
-                **blank, **row,
-                'milliseconds': float(f'{1000 * seconds / part:.5g}')})
-
-
-def allocations(run: Callable[[], Any]) -> list[int]:
-    r"""The bytes of all tensors that a call makes, in order, with a minus
-    where they are freed.
-    """
-    os.environ.setdefault('KINETO_LOG_LEVEL', '6')  # errors, no progress
-    with profile(activities=[ProfilerActivity.CPU],
-                 profile_memory=True) as watch:
-        run()
-    events = watch.profiler.kineto_results.events()
-    return [size for _, size in sorted(
-        (event.start_ns(), event.nbytes()) for event in events
-        if event.name() == '[memory]')]
+# Memory ######################################################################
 
 
 def reset_peak() -> None:
@@ -388,11 +309,22 @@ def show(module: ModuleType, rows: pd.DataFrame, folder: Path) -> None:
         return
     for title, frame in module.tables(rows).items():
         print(f'\n{title}\n{frame.to_string(index=False)}')
-    for claim in module.claims(rows):
+    for claim in claims_of(module, rows):
         print(f'\nThe paper: {claim.paper}\n  {claim.holds}: '
               f'{claim.measured}')
     print(f'\n{module.QUESTION}\n  {module.answer(rows)}')
-    print('\nFigures:', *module.draw(rows, folder), sep='\n  ')
+    print('\nFigures:', *figures_of(module, rows, folder), sep='\n  ')
+
+
+def claims_of(module: ModuleType, rows: pd.DataFrame) -> list[Claim]:
+    r"""The verdicts of an experiment on what the paper claims."""
+    return module.claims(rows) if hasattr(module, 'claims') else []
+
+
+def figures_of(module: ModuleType, rows: pd.DataFrame,
+               folder: Path) -> list[Path]:
+    r"""Draws what an experiment has to show."""
+    return module.draw(rows, folder) if hasattr(module, 'draw') else []
 
 
 def as_json(**settings: Any) -> str:

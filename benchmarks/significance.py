@@ -15,35 +15,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks import runner
+from benchmarks import plots, runner, settings, stats
 from benchmarks.data import CITATION, SPLITS
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.settings import (
-    COLUMNS,
-    METHODS,
-    Task,
-    latest,
-    measure,
-    settings_of,
-)
-from benchmarks.stats import (
-    LEVEL,
-    Analysis,
-    analyse,
-    by_seed,
-    friedman,
-    paired_spread,
-    pairs,
-    verdict,
-    verdict_of_spreads,
-    wilcoxon,
-)
+from benchmarks.settings import COLUMNS, METHODS, Task, latest, settings_of
+from benchmarks.stats import LEVEL, Analysis, by_seed, pairs, sentence
 
-__all__ = ['measure']
 QUESTION = 'Do GCN, GAT and AGCN differ, and which of them spreads least?'
 TABLE = Table(RESULTS / 'table.csv', COLUMNS)
 BASELINES, OURS = ['gcn', 'gat'], ['agcn_paper', 'agcn']
 LABELS = {method: METHODS[method] for method in [*BASELINES, *OURS]}
+measure = settings.measure
 # The paper's table of ANOVA p-values:
 PAPER = {'Cora': 1.0e-3, 'CiteSeer': 2.51e-7, 'PubMed': 1.21e-6}
 # The only pair that its Tukey tables do not reject, as its text says:
@@ -84,7 +66,7 @@ def analyses(rows: pd.DataFrame, split: str,
         groups = {name: wide[method].dropna() for name, method in [
             ('AGCN', ours), ('GAT', 'gat'), ('GCN', 'gcn')] if method in wide}
         if len(groups) == 3 and min(map(len, groups.values())) > 1:
-            out[dataset] = analyse(groups)
+            out[dataset] = stats.analyse(groups)
     return out
 
 
@@ -136,16 +118,16 @@ def _paired(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
     for dataset, wide in found.items():
         for ours in OURS:
             trio = [ours, *BASELINES]
-            ranks = (f'{friedman(wide[trio]):.2g}'
+            ranks = (f'{stats.friedman(wide[trio]):.2g}'
                      if set(trio) <= set(wide) else '–')
             for other in BASELINES:
                 gap = pairs(wide, ours, other)
                 if gap is not None:
-                    spread = paired_spread(wide[ours], wide[other])
+                    both = wide[ours], wide[other]
                     lines.append([
                         dataset, LABELS[ours], LABELS[other], str(gap),
-                        f'{wilcoxon(wide[ours], wide[other]):.2g}', ranks,
-                        str(spread or '–')])
+                        f'{stats.wilcoxon(*both):.2g}', ranks,
+                        str(stats.paired_spread(*both) or '–')])
     return pd.DataFrame(lines, columns=[
         'data', 'method', 'minus', 'points, 95 % interval', "Wilcoxon's p",
         "Friedman's p of the three", 'standard deviations'])
@@ -186,7 +168,6 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _draw_boxes(found: dict[str, pd.DataFrame], folder: Path,
                 name: str) -> list[Path]:
-    from benchmarks import plots
     figure, axes = plots.panels(len(found), 3.2, 2.6, sharey=True)
     for axis, (dataset, wide) in zip(axes, found.items()):
         groups = {LABELS[m]: wide[m].dropna() if m in wide else []
@@ -216,7 +197,6 @@ def _draw_boxes(found: dict[str, pd.DataFrame], folder: Path,
 
 def _draw_intervals(rows: pd.DataFrame, split: str,
                     folder: Path) -> list[Path]:
-    from benchmarks import plots
     found = analyses(rows, split, OURS[0])
     if not found:
         return []
@@ -245,20 +225,17 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     wide = {d: samples(rows, 'random').get(d, pd.DataFrame())
             for d in CITATION}
     found = analyses(rows, 'random', OURS[0])
-    spreads = {(d, other): paired_spread(part[OURS[0]], part[other])
-               for d, part in wide.items() for other in BASELINES
-               if {OURS[0], other} <= set(part)}
-    gaps = {other: pairs(wide['PubMed'], OURS[0], other)
+    spreads = {f'{d}, {LABELS[other]}': stats.paired_spread(
+        part[OURS[0]], part[other]) if {OURS[0], other} <= set(part) else None
+        for d, part in wide.items() for other in BASELINES}
+    gaps = {LABELS[other]: pairs(wide['PubMed'], OURS[0], other)
             for other in BASELINES}
     tests = {d: one.pairs['AGCN', 'GCN'] for d, one in found.items()}
     return [
         Claim('AGCN has less variability than GCN and GAT.',
-              verdict_of_spreads(spreads.get((d, other)) for d in CITATION
-                                 for other in BASELINES),
+              stats.verdict_of_spreads(spreads.values()),
               _text('Standard deviations of AGCN (paper) over random splits, '
-                    'with the 95 % interval of their ratio: ',
-                    {f'{d}, {LABELS[other]}': spread for (d, other), spread
-                     in spreads.items() if spread is not None})),
+                    'with the 95 % interval of their ratio: ', spreads)),
         Claim(f'GCN, GAT and AGCN differ on all citation networks by ANOVA '
               f'(p < {LEVEL}).',
               _all([one.pvalue < LEVEL for one in found.values()]),
@@ -271,10 +248,8 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
                   d: f'{0 - round(test["meandiff"], 2):+.2f} (p = '
                   f'{test["p"]:.2g})' for d, test in tests.items()})),
         Claim('AGCN is the best performing method on PubMed.',
-              verdict(gaps.values()),
-              _text('AGCN (paper) minus others, 95 % interval: ', {
-                  LABELS[other]: gap for other, gap in gaps.items()
-                  if gap is not None}))]
+              stats.verdict(gaps.values()),
+              _text('AGCN (paper) minus others, 95 % interval: ', gaps))]
 
 
 def _all(rejected: list[bool]) -> str:
@@ -283,18 +258,16 @@ def _all(rejected: list[bool]) -> str:
     return 'yes' if whole else 'not shown'
 
 
-def _text(begin: str, parts: dict[str, Any]) -> str:
-    text = '; '.join(f'{name} {value}' for name, value in parts.items())
-    return f'{begin}{text}.' if parts else 'Not enough runs yet.'
+def _text(begin: str, found: dict[str, Any]) -> str:
+    return sentence(begin, found, '; ') or 'Not enough runs yet.'
 
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The paired differences to GCN."""
-    parts = {f'{LABELS[ours]} on {d}': pairs(wide, ours, 'gcn')
-             for ours in OURS for d, wide in samples(rows, 'random').items()}
-    known = {name: gap for name, gap in parts.items() if gap is not None}
-    return (_text('Minus a tuned GCN over random splits, with 95 % intervals: '
-                  '', known) if known else '')
+    return sentence(
+        'Minus a tuned GCN over random splits, with 95 % intervals: ',
+        {f'{LABELS[ours]} on {d}': pairs(wide, ours, 'gcn') for ours in OURS
+         for d, wide in samples(rows, 'random').items()}, '; ')
 
 
 def main(argv: list[str]) -> None:

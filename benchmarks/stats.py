@@ -68,6 +68,22 @@ def pairs(wide: pd.DataFrame, ours: Any, other: Any) -> Gap | None:
     return paired(wide[ours], wide[other])
 
 
+def gap_text(wide: pd.DataFrame, ours: Any, other: Any,
+             digits: int = 2) -> str:
+    r"""The difference of two columns with its interval, or a dash where there
+    is none.
+    """
+    gap = None if ours == other else pairs(wide, ours, other)
+    return '–' if gap is None else gap.text(digits)
+
+
+def sentence(begin: str, found: dict[str, Any], comma: str = ', ') -> str:
+    r"""What is known, by name, or nothing if nothing is."""
+    texts = [f'{name} {value}' for name, value in found.items()
+             if value is not None and value != '–']
+    return f'{begin}{comma.join(texts)}.' if texts else ''
+
+
 def mean_error(values: pd.Series) -> str:
     r"""The mean, its standard error, and the number of runs."""
     values = values.dropna()
@@ -143,13 +159,6 @@ class Analysis(NamedTuple):
     half: dict[str, float]  # widths of the comparison intervals
 
 
-@cache  # as integrals of the studentized range take their time
-def quantile(free: int) -> float:
-    r"""What three means may differ by, in standard errors."""
-    from scipy.stats import studentized_range
-    return float(studentized_range.ppf(1 - LEVEL, 3, free))
-
-
 def analyse(groups: dict[str, Iterable[float]]) -> Analysis:
     r"""Both tests of three groups; differences are the second mean minus the
     first.
@@ -157,28 +166,25 @@ def analyse(groups: dict[str, Iterable[float]]) -> Analysis:
     return _analyse(tuple(groups), *(tuple(v) for v in groups.values()))
 
 
-@cache
+@cache  # as integrals of the studentized range take their time
 def _analyse(names: tuple[str, ...],
              *groups: tuple[float, ...]) -> Analysis:
     from scipy.stats import f_oneway, tukey_hsd
     anova, tukey = f_oneway(*groups), tukey_hsd(*groups)
-    mean = np.array([np.mean(group) for group in groups])
-    size = np.array([len(group) for group in groups])
-    free = int(size.sum()) - 3
-    inner = sum(len(group) * np.var(group) for group in groups) / free / size
-    need = quantile(free) * np.sqrt((inner[:, None] + inner) / 2)
+    ends = tukey.confidence_interval(1 - LEVEL)  # of first minus second
     found = {}
     for i, j in combinations(range(3), 2):
-        difference, p = mean[j] - mean[i], tukey.pvalue[i, j]
         found[names[i], names[j]] = dict(
-            meandiff=difference, lower=difference - need[i, j],
-            upper=difference + need[i, j], p=p, reject=bool(p < LEVEL))
+            meandiff=-tukey.statistic[i, j], lower=-ends.high[i, j],
+            upper=-ends.low[i, j], p=tukey.pvalue[i, j],
+            reject=bool(tukey.pvalue[i, j] < LEVEL))
     # Half-widths that add up to what each pair needs to differ by: of three
     # groups, just these do.
+    need = (ends.high - ends.low) / 2
     np.fill_diagonal(need, 0)
     half = need.sum(1) - need.sum() / 4
-    return Analysis(dict(zip(names, mean)), anova.statistic, anova.pvalue,
-                    found, dict(zip(names, half)))
+    return Analysis(dict(zip(names, map(np.mean, groups))), anova.statistic,
+                    anova.pvalue, found, dict(zip(names, half)))
 
 
 # Verdicts ####################################################################

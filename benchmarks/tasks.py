@@ -45,7 +45,7 @@ from torch_geometric.utils import grid, negative_sampling, subgraph
 
 from benchmarks import plots, runner, settings
 from benchmarks.baselines.layers import sparse_first
-from benchmarks.batches import train_best
+from benchmarks.batches import Task, train_best
 from benchmarks.data import (
     BY_CURVE,
     HETEROPHILOUS,
@@ -54,8 +54,8 @@ from benchmarks.data import (
     load_heterophilous,
     score,
 )
-from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.stats import paired
+from benchmarks.results import RESULTS, Table
+from benchmarks.stats import by_seed, gap_text, pairs, sentence
 from benchmarks.training import count_classes
 from torch_agcn import AGCN
 from torch_agcn.diagnostics import SmoothnessRecorder
@@ -76,8 +76,8 @@ GRIDS: dict[str, dict[str, list[float]]] = {
     'appnp': dict(alpha=[0.1, 0.5, 0.9]),
     'agcn': dict(beta=[0.1, 1.0, 50.0])}
 TABLE = Table(RESULTS / 'tasks.csv', [
-    'method', 'dataset', 'seed', 'settings', 'chosen', 'epochs', 'val_score',
-    'test_score', 'gates', 'seconds'])
+    *Task._fields, 'chosen', 'epochs', 'val_score', 'test_score', 'gates',
+    'seconds'])
 TITLES = {'links': 'Links of Cora: area under the ROC curve (%)',
           'digits': 'Digits as graphs: test accuracy (%)'}
 CAPTIONS = {
@@ -86,15 +86,6 @@ CAPTIONS = {
     'tasks_heterophilous': 'Neighbors of other classes: differences to a '
     'perceptron, which does not see the graph, with 95 % intervals.',
 }
-
-
-class Task(NamedTuple):
-    r"""One run. ``settings`` are all of them, as JSON."""
-
-    method: str
-    dataset: str
-    seed: int
-    settings: str
 
 
 class Result(NamedTuple):
@@ -306,51 +297,42 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 # What comes of it ############################################################
 
 
-def scores(rows: pd.DataFrame) -> dict[tuple[str, str], pd.Series]:
-    r"""Test scores by data set and method, with the seeds as index."""
-    rows = rows[rows.dataset.isin(DATASETS)]
-    return {key: part.set_index('seed').test_score
-            for key, part in settings.latest(rows).groupby(
-                ['dataset', 'method'])}
+def scores(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""For each data set, the test scores by seed and method."""
+    rows = settings.latest(rows[rows.dataset.isin(DATASETS)])
+    return {dataset: by_seed(rows[rows.dataset == dataset],
+                             values='test_score').reindex(columns=LABELS)
+            for dataset in DATASETS if (rows.dataset == dataset).any()}
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Scores, and differences from GCN and from a perceptron."""
     found, out = scores(rows), {}
     for dataset, title in TITLES.items():
-        lines = [[LABELS[m], _text(found, dataset, m),
-                  _gap(found, dataset, m, 'gcn')]
-                 for m in ENCODERS if (dataset, m) in found]
-        if lines:
-            out[title] = pd.DataFrame(lines, columns=[
-                '', 'mean ± std (runs)', 'minus GCN, 95 % interval'])
-    there = [d for d in HETEROPHILOUS if any((d, m) in found for m in GRIDS)]
-    if there:
+        if dataset in found:
+            wide = found.pop(dataset)
+            out[title] = pd.DataFrame(
+                [[LABELS[m], _text(wide[m]), gap_text(wide, m, 'gcn', 1)]
+                 for m in ENCODERS if wide[m].count()],
+                columns=['', 'mean ± std (runs)', 'minus GCN, 95 % interval'])
+    if found:  # what is left has neighbors of other classes
         out['Neighbors of other classes: test accuracy (%), area under the '
             f'ROC curve of {" and ".join(BY_CURVE)}, mean ± std (runs)'] = (
-                pd.DataFrame([[LABELS[m], *(_text(found, d, m)
-                                            for d in there)]
-                              for m in GRIDS], columns=['', *there]))
+            pd.DataFrame([[LABELS[m], *(_text(wide[m])
+                                        for wide in found.values())]
+                          for m in GRIDS], columns=['', *found]))
         out['Minus MLP (points), 95 % interval'] = pd.DataFrame(
-            [[LABELS[m], *(_gap(found, d, m, 'mlp') for d in there)]
-             for m in GRIDS if m != 'mlp'], columns=['', *there])
+            [[LABELS[m], *(gap_text(wide, m, 'mlp', 1)
+                           for wide in found.values())]
+             for m in GRIDS if m != 'mlp'], columns=['', *found])
     return out
 
 
-def _text(found: dict[tuple[str, str], pd.Series], *key: str) -> str:
-    if key not in found:
+def _text(values: pd.Series) -> str:
+    if values.count() == 0:
         return '–'
-    values = found[key]
-    spread = f' ± {values.std():.1f}' if len(values) > 1 else ''
-    return f'{values.mean():.1f}{spread} ({len(values)})'
-
-
-def _gap(found: dict[tuple[str, str], pd.Series], dataset: str, method: str,
-         other: str) -> str:
-    both = [found.get((dataset, m)) for m in [method, other]]
-    if method == other or any(values is None for values in both):
-        return '–'
-    return str(paired(*both) or '–')
+    spread = f' ± {values.std():.1f}' if values.count() > 1 else ''
+    return f'{values.mean():.1f}{spread} ({values.count()})'
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -359,15 +341,13 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     return [*_draw_scores(found, folder), *_draw_gaps(found, folder)]
 
 
-def _draw_scores(found: dict[tuple[str, str], pd.Series],
-                 folder: Path) -> list[Path]:
-    datasets = [dataset for dataset in TITLES
-                if any((dataset, method) in found for method in ENCODERS)]
-    if not datasets:
+def _draw_scores(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
+    there = [dataset for dataset in TITLES if dataset in found]
+    if not there:
         return []
-    figure, axes = plots.panels(len(datasets), 3.4, 3.0, 2.4, sharey=True)
-    for axis, dataset in zip(axes, datasets):
-        plots.dots(axis, {LABELS[m]: found.get((dataset, m), [])
+    figure, axes = plots.panels(len(there), 3.4, 3.0, 2.4, sharey=True)
+    for axis, dataset in zip(axes, there):
+        plots.dots(axis, {LABELS[m]: found[dataset][m].dropna()
                           for m in ENCODERS},
                    {LABELS['agcn_relative']: plots.STYLES['DiffusedMLP']})
         title, _, unit = TITLES[dataset].partition(': ')
@@ -375,24 +355,22 @@ def _draw_scores(found: dict[tuple[str, str], pd.Series],
     return plots.save(figure, folder, 'tasks_scores')
 
 
-def _draw_gaps(found: dict[tuple[str, str], pd.Series],
-               folder: Path) -> list[Path]:
-    gaps = {(d, m): paired(found[d, m], found[d, 'mlp'])
-            for d, m in found if m != 'mlp' and (d, 'mlp') in found
-            and d in HETEROPHILOUS}
-    gaps = {key: gap for key, gap in gaps.items() if gap}
-    there = [d for d in HETEROPHILOUS if any(key[0] == d for key in gaps)]
+def _draw_gaps(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
+    methods = [m for m in GRIDS if m != 'mlp']
+    gaps = {d: {m: gap for m in methods if (gap := pairs(wide, m, 'mlp'))}
+            for d, wide in found.items() if d in HETEROPHILOUS}
+    there = [d for d in gaps if gaps[d]]
     if not there:
         return []
     figure, (axis,) = plots.panels(1, 7.0, 3.6)
-    for i, method in enumerate([m for m in GRIDS if m != 'mlp']):
-        own = [(there.index(d) + 0.15 * (i - 1.5), gap)
-               for (d, m), gap in gaps.items() if m == method]
-        places, values = zip(*own) if own else ((), ())
-        axis.errorbar(places, [gap.mean for gap in values],
-                      [gap.half for gap in values], label=LABELS[method],
-                      capsize=3, **{**plots.style_of(LABELS[method]),
-                                    'linestyle': 'none'})
+    for i, method in enumerate(methods):
+        own = {x + 0.15 * (i - 1.5): gaps[d][method]
+               for x, d in enumerate(there) if method in gaps[d]}
+        axis.errorbar(list(own), [gap.mean for gap in own.values()],
+                      [gap.half for gap in own.values()],
+                      label=LABELS[method], capsize=3,
+                      **{**plots.style_of(LABELS[method]),
+                         'linestyle': 'none'})
     axis.axhline(0, color='#555555', linewidth=1, zorder=0)
     axis.set_xticks(range(len(there)), there)
     axis.set(ylabel='minus MLP (points), 95 % interval')
@@ -400,20 +378,15 @@ def _draw_gaps(found: dict[tuple[str, str], pd.Series],
     return plots.save(figure, folder, 'tasks_heterophilous')
 
 
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""The paper claims nothing here."""
-    return []
-
-
 def answer(rows: pd.DataFrame) -> str:
     r"""Ours beside GCN, and beside a perceptron where neighbors differ."""
-    found = scores(rows)
-    texts = [f'{LABELS[m]} minus {LABELS[other]} on {d} {gap}'
-             for d, m, other in [
-                 *((d, 'agcn_relative', 'gcn') for d in TITLES),
-                 *((d, 'agcn', 'mlp') for d in HETEROPHILOUS)]
-             if (gap := _gap(found, d, m, other)) != '–']
-    return (f'With 95 % intervals: {", ".join(texts)}.' if texts else '')
+    parts = {}
+    for dataset, wide in scores(rows).items():
+        ours, other = (('agcn_relative', 'gcn') if dataset in TITLES else
+                       ('agcn', 'mlp'))
+        parts[f'{LABELS[ours]} minus {LABELS[other]} on {dataset}'] = (
+            gap_text(wide, ours, other, 1))
+    return sentence('With 95 % intervals: ', parts)
 
 
 def main(argv: list[str]) -> None:

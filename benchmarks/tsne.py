@@ -28,11 +28,11 @@ from torch_geometric.utils import to_torch_csr_tensor
 
 from benchmarks import runner
 from benchmarks.baselines import agcn
-from benchmarks.batches import accuracies, gap_text
+from benchmarks.batches import accuracies
 from benchmarks.data import load
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.settings import METHODS, Task, latest, run_of, settings_of
-from benchmarks.stats import by_seed, pairs, verdict
+from benchmarks.stats import by_seed, gap_text, pairs, sentence, verdict
 
 QUESTION = "Are AGCN's hidden features more separable than GCN's?"
 LABELS = {method: METHODS[method] for method in ['gcn', 'agcn_paper', 'agcn']}
@@ -147,8 +147,6 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _scatter(axis: Any, points: Any, labels: Any) -> None:
     from matplotlib.patheffects import withStroke
-
-    from benchmarks.plots import plt
     low, high = points.min(0), points.max(0)
     half = 0.53 * (high - low).max()
     for center, limit in zip((low + high) / 2, [axis.set_xlim,
@@ -157,7 +155,7 @@ def _scatter(axis: Any, points: Any, labels: Any) -> None:
     axis.set_box_aspect(1)
     for label in np.unique(labels):
         some = points[labels == label]
-        axis.scatter(*some.T, s=4, color=plt.get_cmap('tab10')(label % 10),
+        axis.scatter(*some.T, s=4, color=f'C{label % 10}',
                      linewidths=0, rasterized=True)
         # Ten colours are too many for some eyes and for grey print:
         center = np.linalg.norm(some - np.median(some, 0), axis=-1).argmin()
@@ -174,31 +172,29 @@ def scores(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             for name, label in MEASURES.items()}
 
 
-def gaps(rows: pd.DataFrame, method: str) -> str:
+def gaps(rows: pd.DataFrame, method: str) -> dict[str, str]:
     r"""A method minus GCN."""
-    texts = {label: gap_text(wide, method, 'gcn', 3)
-             for label, wide in scores(rows).items()}
-    return ', '.join(f'{label} {gap}' for label, gap in texts.items()
-                     if gap != '–')
+    return {label: gap_text(wide, method, 'gcn', 3)
+            for label, wide in scores(rows).items()}
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     r"""The paper's."""
-    text = gaps(rows, 'agcn_paper')
-    return [Claim(
-        f'First-layer embeddings of AGCN are more separable than those of GCN '
-        f'on {DATASET}.', verdict([pairs(wide, 'agcn_paper', 'gcn') for wide
-                                   in scores(rows).values()], ROUNDING),
-        f'AGCN (paper) minus GCN, 95 % interval: {text}.' if text else
-        'Not two seeds of both yet.')]
+    holds = verdict([pairs(wide, 'agcn_paper', 'gcn')
+                     for wide in scores(rows).values()], ROUNDING)
+    text = sentence('AGCN (paper) minus GCN, 95 % interval: ',
+                    gaps(rows, 'agcn_paper'))
+    return [Claim(f'First-layer embeddings of AGCN are more separable than '
+                  f'those of GCN on {DATASET}.', holds,
+                  text or 'Not two seeds of both yet.')]
 
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The differences to GCN."""
-    texts = [f'{LABELS[method]}: {text}' for method in ['agcn_paper', 'agcn']
-             if (text := gaps(rows, method))]
-    return (f'{DATASET}, minus GCN, with 95 % intervals: '
-            + '; '.join(texts) + '.' if texts else '')
+    found = {f'{LABELS[m]}:': sentence('', gaps(rows, m))[:-1] or None
+             for m in ['agcn_paper', 'agcn']}
+    return sentence(f'{DATASET}, minus GCN, with 95 % intervals: ', found,
+                    '; ')
 
 
 def main(argv: list[str]) -> None:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
-from benchmarks import runner
-from benchmarks.results import RESULTS, Table
+from benchmarks import results, runner
+from benchmarks.results import RESULTS, Table, as_key
 from benchmarks.speed import graphs
 from benchmarks.speed.graphs import Size
 
-COLUMNS = ['case', *Size._fields, 'malloc', 'measured', 'variant', 'repeat',
-           'milliseconds', 'megabytes']
+RUN = ['case', *Size._fields, 'malloc', 'measured', 'variant', 'repeat']
+COLUMNS, KEY = [*RUN, 'milliseconds', 'megabytes'], [*RUN, 'commit']
 TABLE = Table(RESULTS / 'speed.csv', COLUMNS)
 MEMORY_REPEATS, MEMORY_CALLS = 3, 5  # the heap grows in the first calls
 # How freed memory is treated: the library that a process is started with.
@@ -74,11 +74,16 @@ class Job(NamedTuple):
     path: Path
 
     def missing(self) -> list[dict[str, Any]]:
-        r"""The beginnings of its rows that are not there of this commit."""
-        return Table(self.path, COLUMNS).missing([
-            dict(case=self.case, **self.size._asdict(), malloc=self.malloc,
-                 measured=self.measured, variant=name, repeat=repeat)
-            for repeat in self.repeats for name in self.variants])
+        r"""What its rows begin with, of those that are not there of this
+        commit, which is what a time belongs to.
+        """
+        wanted = [dict(case=self.case, **self.size._asdict(),
+                       malloc=self.malloc, measured=self.measured,
+                       variant=name, repeat=repeat,
+                       commit=results.provenance()['commit'])
+                  for repeat in self.repeats for name in self.variants]
+        done = Table(self.path, COLUMNS).keys(KEY)
+        return [row for row in wanted if as_key(row.values()) not in done]
 
 
 def jobs(name: str, case: Case, path: Path) -> Iterator[Job]:
@@ -155,8 +160,8 @@ def work(job: Job, root: str = '') -> dict[str, Any]:
             ms = float(f'{milliseconds(run, calls):.5g}')
         else:
             mb = round(resident(run) if is_resident else counted(run), 3)
-        Table(job.path, COLUMNS).append([*row, 'commit'], **row,
-                                        milliseconds=ms, megabytes=mb)
+        Table(job.path, COLUMNS).append(KEY, **row, milliseconds=ms,
+                                        megabytes=mb)
     return {}
 
 

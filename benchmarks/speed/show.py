@@ -81,36 +81,31 @@ def along(part: pd.DataFrame, axis: str) -> pd.DataFrame:
     return found if found[axis].nunique() > 2 else part[:0]
 
 
-def values(part: pd.DataFrame, axis: str,
-           measured: str) -> dict[str, pd.Series]:
-    r"""All that was measured of each variant, by size and repeat."""
-    part = part[part.measured == measured].set_index([axis, 'repeat'])
-    return {variant: own[UNITS[measured][0]].sort_index()
-            for variant, own in part.groupby('variant', sort=False)}
+def values(part: pd.DataFrame, axis: str, measured: str) -> pd.DataFrame:
+    r"""All that was measured, by size and repeat, a column per variant."""
+    part = part[part.measured == measured]
+    return part.pivot(index=[axis, 'repeat'], columns='variant',
+                      values=UNITS[measured][0])[part.variant.unique()]
 
 
-def medians(series: pd.Series) -> pd.Series:
-    r"""One value for each size."""
-    return series.groupby(level=0).median()
-
-
-def sizes_of(series: pd.Series) -> pd.Index:
-    r"""The size of each value."""
-    return series.index.get_level_values(0)
+def medians(wide: pd.DataFrame) -> pd.DataFrame:
+    r"""One line for each size."""
+    return wide.groupby(level=0).median()
 
 
 def exponent(series: pd.Series, split: int | None = None) -> Fit | None:
     r"""The slope of the logarithms of all values, from a size on or of the
     largest sizes, if there are three. Each repeat has a level of its own.
     """
-    series = series[series > 0]
-    sizes = sorted(set(sizes_of(series)))
-    sizes = [s for s in sizes if s >= split] if split else sizes[-FITTED:]
+    series = series[series > 0].sort_index()
+    sizes = series.index.unique(0)
+    sizes = sizes[sizes >= split] if split else sizes[-FITTED:]
     if len(sizes) < 3:
         return None
-    series = series[sizes_of(series).isin(sizes)]
-    logs = np.log(pd.DataFrame({'x': sizes_of(series), 'y': series.to_numpy()},
-                               series.index, dtype=float))
+    series = series.loc[sizes]
+    logs = np.log(pd.DataFrame({
+        'x': series.index.get_level_values(0), 'y': series.to_numpy()},
+        series.index, dtype=float))
     repeats = logs.groupby(level=1)
     x, y = (logs - repeats.transform('mean')).to_numpy().T
     slope, free = float(x @ y / (x @ x)), len(x) - repeats.ngroups - 1
@@ -167,16 +162,15 @@ def growth(name: str, part: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for axis in GROWS[name]:
         own = part if split else along(part, axis)
         for measured, (_, unit) in UNITS.items():
-            found = values(own, axis, measured)
-            frame = pd.DataFrame({variant: medians(series) for variant, series
-                                  in found.items()}).T.map(_number)
+            wide = values(own, axis, measured)
+            frame = medians(wide).T.map(_number)
             frame.columns = [f'{size:,} {axis}' for size in frame]
             if split and measured == 'time':
+                small = wide.query(f'{axis} < {split}')
                 frame['exponent in the cache'] = [
-                    str(exponent(series[sizes_of(series) < split]) or '–')
-                    for series in found.values()]
-            frame['exponent'] = [str(exponent(series, split) or '–')
-                                 for series in found.values()]
+                    str(exponent(small[name]) or '–') for name in wide]
+            frame['exponent'] = [str(exponent(wide[name], split) or '–')
+                                 for name in wide]
             if len(frame):
                 out[f'{name}: {measured.capitalize()} against {axis}'] = (
                     frame.rename_axis(unit).reset_index())
@@ -261,8 +255,8 @@ def all_of(verdicts: list[str]) -> str:
 def _formula(part: pd.DataFrame, measured: str, formula: str) -> Claim:
     verdicts, texts = [], []
     for axis, bound in PAPERS[measured].items():
-        found = values(along(part, axis), axis, measured)
-        fits = {name: exponent(found[name]) if name in found else None
+        wide = values(along(part, axis), axis, measured)
+        fits = {name: exponent(wide[name]) if name in wide else None
                 for name in COMPLEXITY}
         verdicts += [beside_gcn(fits[name], fits[EDGES], bound)
                      for name in AGCNS]
@@ -281,9 +275,9 @@ def _trace(part: pd.DataFrame) -> Claim:
     """
     fits = {}
     for axis in AXES:
-        found = values(along(part, axis), axis, 'time')
-        fits[axis] = (exponent((found[HALF_OPEN] - found[PAPER]).dropna())
-                      if {PAPER, HALF_OPEN} <= set(found) else None)
+        wide = values(along(part, axis), axis, 'time')
+        fits[axis] = (exponent(wide[HALF_OPEN] - wide[PAPER])
+                      if {PAPER, HALF_OPEN} <= set(wide) else None)
     holds, edges = 'not shown', fits['edges']
     if edges and all(fits.values()):
         # It would be independent of the edges, and not proportional to them.
@@ -301,13 +295,12 @@ def _trace(part: pd.DataFrame) -> Claim:
 def _one_big_graph(part: pd.DataFrame) -> Claim:
     most, verdicts, texts = part.edges.max(), [], []
     for measured in UNITS:
-        found = {name: own for name, own in values(
-            part, 'edges', measured).items() if most in sizes_of(own)}
-        middle = {name: medians(own)[most] for name, own in found.items()}
-        gcn = min([name for name in [EDGES, CSR, SPARSE] if name in found],
+        wide = values(part, 'edges', measured)
+        middle = medians(wide).T.get(most, pd.Series(dtype=float)).dropna()
+        gcn = min([name for name in [EDGES, CSR, SPARSE] if name in middle],
                   key=middle.__getitem__, default='')
-        fits = {name: exponent(own, LEAVES_CACHE)
-                for name, own in found.items()}
+        fits = {name: exponent(wide[name], LEAVES_CACHE)
+                for name in middle.index}
         for name in [PAPER, RELATIVE]:
             ours, other = fits.get(name), fits.get(gcn)
             verdicts.append(beside_gcn(ours, other, 1))
@@ -359,52 +352,55 @@ def _draw_layer(part: pd.DataFrame, folder: Path) -> list[Path]:
     return save(figure, folder, 'speed_layer')
 
 
-def _draw_lines(
-    folder: Path, name: str,
-    panels: list[tuple[pd.DataFrame, str, str, dict[str, str]]],
-    **options: Any,
-) -> list[Path]:
-    r"""For each panel, a line for each variant of some rows against an axis,
-    and one legend above all.
-    """
+def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
+    from benchmarks import plots
+    figure, axes = plots.panels(2, 4, margin=0)
+    for panel, measured, label in zip(axes, UNITS, [
+            'time of a step (ms)', 'peak of memory (MB)']):
+        _plot(panel, part, 'edges', measured)
+        panel.set_ylabel(label, fontsize=12)
+    axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
+    return _save(figure, folder, 'speed_scaling')
+
+
+def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
+    from benchmarks import plots
+    figure, axes = plots.panels(3, 3, 3.4, 0, sharey=True)
+    for panel, axis in zip(axes, AXES):
+        own = along(part, axis)
+        _plot(panel, own, axis, 'time')
+        panel.set_title(', '.join(f'{own[other].iloc[0]:,} {other}' for other
+                                  in AXES if other != axis and len(own)),
+                        fontsize=11)
+    axes[0].set_ylabel('time (ms)', fontsize=12)
+    return _save(figure, folder, 'speed_complexity')
+
+
+def _plot(panel: Any, part: pd.DataFrame, axis: str, measured: str) -> None:
+    r"""A line for each variant of some rows against an axis."""
     from matplotlib.ticker import EngFormatter
 
     from benchmarks import plots
-    figure, axes = plots.panels(len(panels), margin=0, **options)
-    for panel, (part, axis, measured, texts) in zip(axes, panels):
-        for variant, found in values(part, axis, measured).items():
-            panel.plot(medians(found[found > 0]), label=variant, linewidth=2,
-                       **plots.STYLES[LOOKS[variant]])
-        panel.set_xlabel(axis, fontsize=12)
-        panel.set_ylabel(texts.get('y', ''), fontsize=12)
-        panel.set_title(texts.get('title', ''), fontsize=11)
-        if name == 'speed_scaling' and measured == 'time':
-            panel.axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
-        if len(part):
-            panel.set(xscale='log', yscale='log')
-            panel.xaxis.set_major_formatter(EngFormatter(sep=''))
-            panel.tick_params(labelsize=11)
-            panel.tick_params(axis='x', which='minor', labelbottom=False)
+    wide = values(part, axis, measured)
+    wide = wide[wide > 0]
+    for variant, line in medians(wide).items():
+        panel.plot(line.dropna(), label=variant, linewidth=2,
+                   **plots.STYLES[LOOKS[variant]])
+    panel.set_xlabel(axis, fontsize=12)
+    if wide.notna().any(axis=None):
+        panel.set(xscale='log', yscale='log')
+        panel.xaxis.set_major_formatter(EngFormatter(sep=''))
+        panel.tick_params(labelsize=11)
+        panel.tick_params(axis='x', which='minor', labelbottom=False)
+
+
+def _save(figure: Any, folder: Path, name: str) -> list[Path]:
+    r"""Saves panels with one legend above all."""
+    from benchmarks import plots
     handles, names = max((panel.get_legend_handles_labels()
-                          for panel in axes), key=lambda found: len(found[1]))
+                          for panel in figure.axes),
+                         key=lambda found: len(found[1]))
     if names:
         figure.legend(handles, names, loc='lower center', fontsize=12,
                       bbox_to_anchor=(0.5, 1), ncols=(len(names) + 1) // 2)
     return plots.save(figure, folder, name)
-
-
-def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
-    return _draw_lines(folder, 'speed_scaling', [
-        (part, 'edges', 'time', {'y': 'time of a step (ms)'}),
-        (part, 'edges', 'memory', {'y': 'peak of memory (MB)'})],
-        width=4, height=3.6)
-
-
-def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
-    parts = {axis: along(part, axis) for axis in AXES}
-    return _draw_lines(folder, 'speed_complexity', [
-        (own, axis, 'time', {
-            'y': 'time (ms)' * (axis == AXES[0]),
-            'title': ', '.join(f'{own[other].iloc[0]:,} {other}' for other
-                               in AXES if other != axis and len(own))})
-        for axis, own in parts.items()], width=3, height=3.4, sharey=True)

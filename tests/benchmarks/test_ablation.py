@@ -65,6 +65,5 @@ def test_tables_by_hand(tmp_path):
     assert ablation.tables(pd.concat([old, rows]))[
         next(iter(ablation.tables(rows)))].equals(frame)
     assert all(path.exists() for path in ablation.draw(rows, tmp_path))
-    assert ablation.claims(rows) == []
     assert ablation.answer(rows) == ('On Cora with 2 layers, minus all parts: '
                                      'gate held open -2.0 ± 2.5.')

@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -64,7 +63,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
         patch.setattr(torch, 'save', broken)
         with pytest.raises(OSError, match='no space'):
             distributed.save(dict(epoch=2), path)
-    assert distributed.read(path) == dict(epoch=1)
+    assert torch.load(path) == dict(epoch=1)
 
 
 @pytest.mark.parametrize('state', [
@@ -73,43 +72,6 @@ def test_a_checkpoint_of_another_program(state, monkeypatch, tmp_path):
     monkeypatch.setattr(distributed, 'restore', lambda path: state)
     with pytest.raises(ValueError, match='another run'):
         distributed.resume(tmp_path / 'checkpoint.pt', ['Cora'], None, None)
-
-
-@pytest.mark.parametrize('damage', [
-    lambda content: b'', lambda content: content[:len(content) // 2],
-    lambda content: content[:-1], lambda content: bytes(len(content)),
-    lambda content: b'junk'])
-def test_the_checkpoint_before_a_broken_one(damage, tmp_path, capsys):
-    path = tmp_path / 'checkpoint.pt'
-    assert distributed.read(path) is None
-    for epoch in [1, 2]:
-        distributed.save(dict(epoch=epoch), path)
-    path.write_bytes(damage(path.read_bytes()))
-    assert distributed.read(path) == dict(epoch=1)
-    assert "checkpoint.pt' is broken" in capsys.readouterr().out
-    # The broken one does not replace the one before:
-    distributed.save(dict(epoch=3), path)
-    path.write_bytes(damage(path.read_bytes()))
-    assert distributed.read(path) == dict(epoch=1)
-    (tmp_path / 'checkpoint.before').write_bytes(b'')
-    assert distributed.read(path) is None
-
-
-def test_a_kill_between_two_renames(tmp_path, monkeypatch):
-    path = tmp_path / 'checkpoint.pt'
-    distributed.save(dict(epoch=1), path)
-    replace, calls = os.replace, []
-
-    def killed(source, target):
-        calls.append(source)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    monkeypatch.setattr(os, 'replace', killed)
-    with pytest.raises(KeyboardInterrupt):
-        distributed.save(dict(epoch=2), path)
-    assert distributed.read(path) == dict(epoch=1)
 
 
 def test_a_folder_is_of_one_job(tmp_path, monkeypatch):
@@ -207,13 +169,11 @@ def test_fewer_processes_go_on(alone, tmp_path):
     path = tmp_path / 'checkpoint.pt'
     before = torch.load(path)
     assert out.returncode != 0 and before['epoch'] == 2, out.stderr
-    # The checkpoint is broken as well: the one before is of one epoch.
-    path.write_bytes(path.read_bytes()[:1000])
     distributed.work(distributed.parse(options))
     after = torch.load(path)
     assert after['epoch'] == 4 == len(after['losses'])
-    assert after['losses'][:1] == before['losses'][:1]
-    assert (tmp_path / 'epochs').read_text().split() == list('012123')
+    assert after['losses'][:2] == before['losses']
+    assert (tmp_path / 'epochs').read_text().split() == list('01223')
 
 
 @pytest.mark.extensions
@@ -268,10 +228,9 @@ def test_no_one_is_waited_for_forever(tmp_path, monkeypatch):
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_many_machines_must_meet_anew(alone, monkeypatch):
+def test_processes_must_meet_anew(alone, monkeypatch):
     monkeypatch.setenv('TORCHELASTIC_USE_AGENT_STORE', 'True')
     monkeypatch.setenv('TORCHELASTIC_MAX_RESTARTS', '3')
-    monkeypatch.setenv('GROUP_WORLD_SIZE', '2')
     with pytest.raises(ValueError, match='SHARE_RDZV_TCP_STORE=1'):
         distributed.meet()
 
@@ -307,7 +266,6 @@ def test_tables():
         'two processes on Cora +0.20 ± 3.81, two, one killed on Cora +1.00 ± '
         '0.00, and a kill changes the loss of an epoch by at most 0.002.')
     assert distributed.answer(rows_of({'two processes': [80.0]})) == ''
-    assert distributed.claims(rows) == [] == distributed.draw(rows, None)
 
 
 def test_main(monkeypatch, tmp_path):

@@ -102,7 +102,6 @@ def test_tables_and_figures(tmp_path):
     paths = hetero.draw(rows, tmp_path)
     assert [path.name for path in paths] == ['hetero_imdb.png',
                                              'hetero_imdb.svg']
-    assert hetero.claims(rows) == []
     assert hetero.answer(rows) == (
         "IMDB: AGCNConv, energy='relative' minus others, with 95 % intervals: "
         'SAGEConv -1.0 ± 0.0, GATConv +10.0 ± 12.7.')

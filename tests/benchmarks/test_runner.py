@@ -236,25 +236,6 @@ def test_two_commands_at_once(outcomes):
     assert not rows.duplicated(['method', 'seed']).any()
 
 
-def test_time_left():
-    rows = pd.DataFrame({'method': ['a', 'a', 'b'], 'dataset': ['d'] * 3,
-                         'seconds': [100.0, 140.0, 3600.0]})
-
-    class Run:
-        dataset = 'd'
-
-        def __init__(self, method):
-            self.method = method
-
-    todo = [Run('a'), Run('b'), Run('c')]
-    left = runner.TimeLeft(rows, todo, jobs=2)
-    # 120 and 3600 seconds, and for what is not known their mean:
-    assert left.text() == 'about 0:46 h left'
-    left.finished(todo[1], {'seconds': 3600.0})
-    assert left.text() == 'about 0:16 h left'
-    assert runner.TimeLeft(rows[:0], todo, 1).text() == 'time left unknown'
-
-
 @pytest.mark.parametrize('fault, message', [
     ("sys.modules['pyarrow'] = None", "'pip install pyarrow'"),
     ("sys.modules['pandas'] = None", "'pip install .[benchmarks]' in a clone"),

@@ -622,6 +622,13 @@ def test_claims_need_sizes():
         assert claim.holds == 'not shown'
 
 
+def test_a_figure_of_no_memory(tmp_path):
+    size = Size('power law', 100, 1000, 64)  # takes less than a megabyte
+    rows = pd.DataFrame([row('scaling', size, PAPER, ms=1.0),
+                         row('scaling', size, PAPER, mb=0.0)])
+    assert all(path.exists() for path in show.draw(rows, tmp_path))
+
+
 def test_figures(tmp_path, monkeypatch):
     figures = {}
     monkeypatch.setattr(plots, 'save', lambda figure, folder, name:
