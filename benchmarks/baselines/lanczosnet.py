@@ -34,6 +34,7 @@ from benchmarks.training import (
     Run,
     adjacency,
     count_classes,
+    decay_on,
     drop,
     dropout,
     fit,
@@ -174,5 +175,5 @@ def run(
         CSR.from_scipy(P), torch.from_numpy(R).float(),
         torch.from_numpy(V).float(), data.x.size(1), hidden_channels,
         count_classes(data.y), tuple(short), tuple(long), filter_channels, p)
-    return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
-               patience=patience)
+    return fit(model, data, lr=lr, epochs=epochs, patience=patience,
+               params=decay_on(model.conv1, model, weight_decay, fused=True))
