@@ -84,6 +84,12 @@ class CSR:
         r"""The product with a dense matrix."""
         return _Product.apply(self, x)
 
+    def back(self, x: Tensor) -> Tensor:
+        r"""The product of the transpose, which is not differentiable."""
+        layout = self.layout
+        return weighted_sum(layout.back_rowptr, layout.back_col,
+                            self.back_value, x)
+
 
 class _Product(torch.autograd.Function):
     @staticmethod
@@ -94,6 +100,4 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        matrix, layout = ctx.matrix, ctx.matrix.layout
-        return None, weighted_sum(layout.back_rowptr, layout.back_col,
-                                  matrix.back_value, grad)
+        return None, ctx.matrix.back(grad)

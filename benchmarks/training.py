@@ -155,13 +155,16 @@ def normalized(A: sp.csr_matrix) -> sp.csr_matrix:
 # Training ####################################################################
 
 
-def decay_on(layer: Module, model: Module,
-             weight_decay: float) -> list[dict[str, Any]]:
-    """Returns parameter groups with weight decay on a part of a model."""
+def decay_on(layer: Module, model: Module, weight_decay: float,
+             **adam: Any) -> list[dict[str, Any]]:
+    """Returns parameter groups with weight decay on a part of a model, and
+    with other options of Adam on all of it.
+    """
     inner = list(layer.parameters())
     ids = {id(p) for p in inner}
-    return [dict(params=inner, weight_decay=weight_decay),
-            dict(params=[p for p in model.parameters() if id(p) not in ids])]
+    rest = [p for p in model.parameters() if id(p) not in ids]
+    return [dict(params=inner, weight_decay=weight_decay, **adam),
+            dict(params=rest, **adam)]
 
 
 def fit(

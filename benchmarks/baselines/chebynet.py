@@ -6,43 +6,41 @@ Graphs with Fast Localized Spectral Filtering"
 T_k(\mathbf{\hat{L}}) \mathbf{H} \mathbf{W}_k` with Chebyshev polynomials
 :math:`T_0, \ldots, T_K`.
 """
-from torch import Tensor, cat
-from torch.nn import Module, ModuleList
+from typing import Any
+
+import torch
+from torch import Tensor
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import ChebConv
 
-from benchmarks.baselines.layers import Stack, weights
-from benchmarks.training import Run, fit, sizes
-
-
-class Block(Module):
-    r"""Stands for :math:`\mathbf{W}_k` where it was multiplied before."""
-
-    def __init__(self, k: int, size: int) -> None:
-        super().__init__()
-        self.part = slice(k * size, (k + 1) * size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        r"""The columns of :math:`\mathbf{H} \mathbf{W}_k`."""
-        return x[:, self.part]
+from benchmarks.baselines.layers import Stack
+from benchmarks.sparse import CSR
+from benchmarks.training import Run, decay_on, fit, sizes, sparse_features
 
 
 class WeightFirst(ChebConv):
-    r"""PyG's layer that multiplies before it propagates, which is the same and
-    cheaper where features are many or sparse.
+    r"""PyG's layer for one graph that multiplies before it propagates, which
+    is the same and cheaper where features are many or sparse.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, K: int) -> None:
-        # One matrix per k, each initialised as PyG does:
-        maps = [weights(in_channels, out_channels) for _ in range(K)]
-        super().__init__(K * out_channels, out_channels, K)
-        self.maps = ModuleList(maps)
-        self.lins = ModuleList([Block(k, out_channels) for k in range(K)])
+    L: CSR | None = None
 
-    def forward(self, x: Tensor, *graph: Tensor | None) -> Tensor:
+    def forward(self, x: Any, edge_index: Tensor,
+                edge_weight: Tensor | None = None) -> Tensor:
         r"""The filtered features."""
-        return super().forward(cat([f(x) for f in self.maps], dim=-1), *graph)
+        if self.L is None:
+            N = x.size(0)
+            (source, target), value = self.__norm__(
+                edge_index, N, edge_weight, self.normalization)
+            self.L = CSR.from_edges(target, source, value, (N, N))
+        W = torch.cat([lin.weight for lin in self.lins])
+        first, *terms = (x @ W.t()).chunk(len(self.lins), dim=1)
+        # Clenshaw: as Horner's scheme, for Chebyshev polynomials.
+        b, c = terms.pop(), torch.zeros_like(first)
+        for term in terms[::-1]:
+            b, c = term + 2 * (self.L @ b) - c, b
+        return first + self.L @ b - c + self.bias
 
 
 def run(data: Data, seed: int, *, K: int = 2, hidden_channels: int = 16,
@@ -54,6 +52,7 @@ def run(data: Data, seed: int, *, K: int = 2, hidden_channels: int = 16,
     seed_everything(seed)
     inner, hidden, outer = sizes(data, hidden_channels)
     model = Stack(WeightFirst(inner, hidden, K + 1),
-                  ChebConv(hidden, outer, K + 1), p=p)
-    return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
-               patience=patience)
+                  WeightFirst(hidden, outer, K + 1), p=p)
+    return fit(model, sparse_features(data), lr=lr, epochs=epochs,
+               patience=patience,
+               params=decay_on(model.conv1, model, weight_decay, fused=True))

@@ -41,7 +41,13 @@ def neighbors(edge_index: Tensor, num_nodes: int) -> Neighbors:
     r"""Sorts the edges of a graph both ways."""
     edge_index, _ = remove_self_loops(edge_index)
     edge_index, _ = add_self_loops(edge_index, num_nodes=num_nodes)
-    col, row = sort_edge_index(edge_index, sort_by_row=False)
+    return as_neighbors(sort_edge_index(edge_index, sort_by_row=False),
+                        num_nodes)
+
+
+def as_neighbors(edge_index: Tensor, num_nodes: int) -> Neighbors:
+    r"""Sorted edges as they are, and sorted the other way."""
+    col, row = edge_index
     every = torch.arange(row.numel(), dtype=torch.int)
     return Neighbors(row, col, every, Layout(row, col, (num_nodes, num_nodes)))
 

@@ -34,6 +34,8 @@ from benchmarks.training import (
     Run,
     adjacency,
     count_classes,
+    decay_on,
+    drop,
     dropout,
     fit,
     sparse_features,
@@ -104,20 +106,26 @@ class LanczosConv(Module):
 
     def forward(self, x: Any, P: CSR, R: Tensor, V: Tensor) -> Tensor:
         """Returns the layer's output before the nonlinearity."""
-        # All x W_k in one product: [F, scales * out].
         W = self.weight.view(-1, x.size(1), self.bias.numel())
-        xW = (x @ W.transpose(0, 1).flatten(1)).chunk(W.size(0), dim=1)
-        term = dict(zip(self.short, xW))
+        n = len(self.short)
+        if isinstance(x, CSR):
+            # One by one, as all at once do not fit into a processor's cache,
+            # and V^T first, as Ritz vectors are fewer than channels.
+            short, long = [x @ w for w in W[:n]], x.back(V).t() @ W[n:]
+        else:
+            *short, xW = (x @ W.transpose(0, 1).flatten(1)).split(
+                [W.size(2)] * n + [W.size(2) * len(self.long)], dim=1)
+            long = (V.t() @ xW).view(R.numel(), -1, W.size(2)).transpose(0, 1)
 
         # Horner: P (x W_1 + P (x W_2 + ...)), on the narrow side of W.
-        out = torch.zeros_like(xW[0])
+        term = dict(zip(self.short, short))
+        out = torch.zeros(x.size(0), W.size(2))
         for k in range(max(self.short, default=-1), -1, -1):
             out = out + term[k] if k in term else out
             out = P @ out if k > 0 else out
 
         f = self.filter(torch.stack([R**k for k in self.long], dim=1))
-        for j, h in enumerate(xW[len(self.short):]):
-            out = out + V @ (f[:, j:j + 1] * (V.t() @ h))
+        out = out + V @ (f.t()[:, :, None] * long).sum(dim=0)
         return out + self.bias
 
 
@@ -139,7 +147,7 @@ class LanczosNet(Module):
         """Returns the logits; ``edge_index`` is not looked at."""
         x = dropout(x, self.p, self.training)
         x = self.conv1(x, *self.graph).relu()
-        x = dropout(x, self.p, self.training)
+        x = drop(x, self.p) if self.training else x
         return self.conv2(x, *self.graph)
 
 
@@ -167,5 +175,5 @@ def run(
         CSR.from_scipy(P), torch.from_numpy(R).float(),
         torch.from_numpy(V).float(), data.x.size(1), hidden_channels,
         count_classes(data.y), tuple(short), tuple(long), filter_channels, p)
-    return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
-               patience=patience)
+    return fit(model, data, lr=lr, epochs=epochs, patience=patience,
+               params=decay_on(model.conv1, model, weight_decay, fused=True))

@@ -13,14 +13,17 @@ from torch.nn import Linear
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.nn import GMMConv
-from torch_geometric.utils import add_remaining_self_loops, degree, softmax
+from torch_geometric.utils import add_remaining_self_loops, degree, scatter
 
+from benchmarks.baselines.gat import FAR, Attention, Neighbors, as_neighbors
 from benchmarks.baselines.layers import Stack, weights
-from benchmarks.training import Run, fit, sizes
+from benchmarks.training import Run, decay_on, fit, sizes
 
 
 class MoNetConv(GMMConv):
     r"""PyG's layer with weights that sum to one at each node and kernel."""
+
+    graph: Neighbors | None = None
 
     def __init__(self, in_channels: int, out_channels: int,
                  kernel_size: int) -> None:
@@ -36,19 +39,26 @@ class MoNetConv(GMMConv):
 
     def forward(self, x: Tensor, edge_index: Tensor,
                 edge_attr: Tensor) -> Tensor:
-        r"""The mixture of the neighbours' features."""
-        x = self.lin(x)
-        return self.propagate(edge_index, x=(x, x), edge_attr=self.map(
-            edge_attr).tanh()) + self.bias
-
-    def message(self, x_j: Tensor, edge_attr: Tensor,
-                index: Tensor) -> Tensor:
-        r"""The features of neighbours, weighed."""
-        z = (edge_attr[:, None] - self.mu) / (self.sigma.abs() + 1e-6)
+        r"""The mixture of the neighbours' features, for one graph."""
+        x = self.lin(x).view(-1, self.kernel_size, self.out_channels)
+        if self.graph is None:
+            order = edge_index[1].argsort(stable=True)
+            self.graph = as_neighbors(edge_index[:, order], x.size(0))
+            # Both coordinates as one number, by which the same are found:
+            pairs = edge_attr[order].contiguous().view(torch.long).flatten()
+            keys, self.place = pairs.unique(return_inverse=True)
+            self.places = keys[:, None].view(torch.float)
+        u = self.map(self.places).tanh()  # of many edges the same
+        z = (u[:, None] - self.mu) / (self.sigma.abs() + 1e-6)
         # Gaussians that are normalised are a softmax of their exponents:
-        weight = softmax(-0.5 * z.pow(2).sum(dim=-1), index)
-        x_j = x_j.view(-1, self.kernel_size, self.out_channels)
-        return (x_j * weight[:, :, None]).sum(dim=1)
+        logit = (-0.5 * z.pow(2).sum(dim=-1)).index_select(0, self.place)
+        if logit.min() < -FAR:  # the exponential of all might vanish
+            row = self.graph.row
+            top = scatter(logit.detach(), row, dim_size=x.size(0),
+                          reduce='max')
+            logit = logit - top.index_select(0, row)
+        out = Attention.apply(x, logit, None, self.graph)
+        return out.sum(dim=1) + self.bias
 
 
 def coordinates(data: Data) -> tuple[Tensor, Tensor]:
@@ -69,5 +79,5 @@ def run(data: Data, seed: int, *, kernel_size: int = 2,
     model = Stack(MoNetConv(inner, hidden, kernel_size),
                   MoNetConv(hidden, outer, kernel_size), p=p,
                   graph=coordinates(data))
-    return fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
-               patience=patience)
+    return fit(model, data, lr=lr, epochs=epochs, patience=patience,
+               params=decay_on(model.conv1, model, weight_decay, fused=True))
