@@ -40,8 +40,8 @@ from torch_agcn.datasets import IMDB
 QUESTION = 'What is AGCNConv worth on a graph of several types?'
 METHODS = {
     'none': 'no graph', 'sage': 'SAGEConv', 'gat': 'GATConv',
-    'agcn_paper': 'AGCN (paper)', 'agcn_open': 'AGCNConv, gates open',
-    'agcn': "AGCNConv, energy='relative'",
+    'agcn_paper': 'AGCN (paper)', 'agcn_open': 'AGCN (relative), gate open',
+    'agcn': 'AGCN (relative)',
 }
 OURS = dict(energy='relative', residual=True)
 AGCN = {'agcn_paper': dict(beta=1.0, learn_beta=True),

@@ -294,9 +294,9 @@ def _edges_reason(noise: Section) -> str:
 def _speed_reason(rows: pd.DataFrame) -> str:
     rows = rows[(rows.case == 'layer') & (rows.malloc == 'default')]
     found = rows.groupby('variant')[['milliseconds', 'megabytes']].median()
-    if not {'GCN, edge_index', 'AGCN, paper'} <= set(found.index):
+    if not {'GCN, edge_index', 'AGCN (paper)'} <= set(found.index):
         return ''
-    gcn, ours = found.loc['GCN, edge_index'], found.loc['AGCN, paper']
+    gcn, ours = found.loc['GCN, edge_index'], found.loc['AGCN (paper)']
     return (f'- **`GCNConv`, several times faster on the CPU.** A forward and '
             f'backward pass of `AGCNConv` takes {ours.milliseconds:,.0f} ms '
             f'instead of {gcn.milliseconds:,.0f} on one core, and '

@@ -64,7 +64,7 @@ DATASETS = ['links', 'digits', *HETEROPHILOUS]
 QUESTION = ('What is AGCN worth for links, whole graphs, and neighbors of '
             'other classes?')
 LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'agcn_paper': 'AGCN (paper)',
-          'agcn_relative': "AGCN, energy='relative'", 'appnp': 'APPNP',
+          'agcn_relative': 'AGCN (relative)', 'appnp': 'APPNP',
           'agcn': 'DiffusedMLP'}
 ENCODERS: dict[str, dict[str, Any]] = {
     'mlp': dict(beta=0.0, residual=True), 'gcn': {}, 'agcn_paper': {},

@@ -25,8 +25,8 @@ from torch_agcn.transforms import ReorderNodes
 Build = Callable[[Any], Run]
 EDGES, CSR, SPARSE = 'GCN, edge_index', 'GCN, torch CSR', 'GCN, SparseTensor'
 GAT = 'GAT, 8 heads'
-PAPER, HALF_OPEN = 'AGCN, paper', 'AGCN, paper, gate half open'
-RELATIVE = 'AGCN, relative'
+PAPER, HALF_OPEN = 'AGCN (paper)', 'AGCN (paper), gate half open'
+RELATIVE = 'AGCN (relative)'
 PRODUCT = 'product, AGCN'
 CLASSES = 16
 LAYER: dict[str, Callable[..., Module]] = {
@@ -167,9 +167,9 @@ LAYERS: dict[str, Build] = {
     PAPER: layer(AGCNConv),
     HALF_OPEN: half_open,
     RELATIVE: layer(AGCNConv, energy='relative'),
-    'AGCN, relative, gate half open': layer(AGCNConv, energy='relative',
-                                            beta=0.7),
-    'AGCN, relative, bfloat16': lambda data: torch.autocast(
+    'AGCN (relative), gate half open': layer(AGCNConv, energy='relative',
+                                             beta=0.7),
+    'AGCN (relative), bfloat16': lambda data: torch.autocast(
         'cpu', torch.bfloat16)(LAYERS[RELATIVE](data)),
     'product, EdgeIndex': edge_index_product,
     'product, torch_sparse': torch_sparse_product,

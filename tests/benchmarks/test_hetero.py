@@ -97,13 +97,13 @@ def test_tables_and_figures(tmp_path):
     assert table.values.tolist() == [
         ['SAGEConv', '61.0 ± 1.0 (2)', '60.0 ± 1.0 (2)', '-1.0 ± 0.0', '–'],
         ['GATConv', '50.0 ± 0.0 (2)', '49.0 ± 0.0 (2)', '+10.0 ± 12.7', '–'],
-        ["AGCNConv, energy='relative'", '60.0 ± 1.0 (2)', '59.0 ± 1.0 (2)',
+        ['AGCN (relative)', '60.0 ± 1.0 (2)', '59.0 ± 1.0 (2)',
          '–', '0.25 … 1']]
     paths = hetero.draw(rows, tmp_path)
     assert [path.name for path in paths] == ['hetero_imdb.png',
                                              'hetero_imdb.svg']
     assert hetero.answer(rows) == (
-        "IMDB: AGCNConv, energy='relative' minus others, with 95 % intervals: "
+        'IMDB: AGCN (relative) minus others, with 95 % intervals: '
         'SAGEConv -1.0 ± 0.0, GATConv +10.0 ± 12.7.')
     assert hetero.answer(rows[rows.method == 'gat']) == ''
 

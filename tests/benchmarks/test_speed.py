@@ -136,7 +136,7 @@ def test_gates_that_are_half_open(data):
 
 def test_bfloat16_is_close(data):
     exact, cast = (out(LAYERS[name], data)
-                   for name in [RELATIVE, 'AGCN, relative, bfloat16'])
+                   for name in [RELATIVE, 'AGCN (relative), bfloat16'])
     assert torch.allclose(exact, cast.float(), atol=0.05)
 
 
@@ -565,7 +565,7 @@ def test_claims_where_the_paper_is_right():
         rows_of('complexity', paper))] == ['yes'] * 3
     claim, = show.claims(rows_of('scaling', lambda name, N, E, F: E))
     assert claim.holds == 'yes'
-    assert ('time of AGCN, paper 1.00 ± 0.00, GCN, edge_index 1.00 ± 0.00 '
+    assert ('time of AGCN (paper) 1.00 ± 0.00, GCN, edge_index 1.00 ± 0.00 '
             '(1.00 times as much)') in claim.measured
 
 
