@@ -12,10 +12,10 @@ The paper measures none of these.
   classes, each with its ten splits.
 
 For links and digits, the encoder has two layers: PyG's ``GCN``, or ``AGCN``
-with all that is its default, or with ``energy='relative', beta=1.0,
-residual=True``. The perceptron is the latter with its gate held shut
-(``beta=0``), which does not see the graph. Nothing is searched; the weights of
-the best validation score are kept.
+with all that is its default, or with ``energy='relative'``. The perceptron is
+the former with its gate held shut (``beta=0, residual=True``), which does not
+see the graph. Nothing is searched; the weights of the best validation score
+are kept.
 
 Neighbors of other classes are what one would not smooth over, and all that
 these networks can do is to smooth less. So each method has three values of
@@ -68,7 +68,7 @@ LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'agcn_paper': 'AGCN (paper)',
           'agcn': 'DiffusedMLP'}
 ENCODERS: dict[str, dict[str, Any]] = {
     'mlp': dict(beta=0.0, residual=True), 'gcn': {}, 'agcn_paper': {},
-    'agcn_relative': dict(energy='relative', beta=1.0, residual=True)}
+    'agcn_relative': dict(energy='relative')}
 # What the validation set chooses from:
 GRIDS: dict[str, dict[str, list[float]]] = {
     'mlp': dict(p=[0.2, 0.5, 0.8]), 'gcn': dict(p=[0.2, 0.5, 0.8]),
