@@ -55,9 +55,10 @@ LIMITS = (
     'alone. MLP, SemiEmb, GIN and '
     'GCN-PN were searched again after first results, test accuracies among '
     'them, had been seen. While AnisotropicWeights were made, test accuracies '
-    'of other seeds than those shown were seen. Rows of DeepAGCN by depth and '
-    'by parts, of mini-batches and of processes were made by an earlier core, '
-    'which gives other numbers; they wait to be run again.')
+    'of other seeds than those shown were seen. Rows of DiffusedMLP by beta, '
+    'of DeepAGCN by depth and by parts, of mini-batches and of processes were '
+    'made by an earlier core, which gives other numbers; they wait to be run '
+    'again.')
 PICTURES = {
     'aggregation': 'What AGCN (paper) aggregates: features, and what one '
     'layer and two layers take from each node for the marked one, computed '
