@@ -190,8 +190,7 @@ def test_tables():
         'union': '60.0 ± 0.1', 'intersection': '62.0 ± 0.1'}
     assert difference[0]['union'] == '+4.0 ± 0.2'
     assert difference[1]['union'] == '+0.0 ± 0.0'
-    assert [line['beside'] for line in difference[:2]] == [
-        'GCN', 'GCN, tuned']
+    assert [line['beside'] for line in difference[:2]] == ['GCN', 'GCN']
     assert added[0]['co-training'] == '102, 70.0 %'
 
 
@@ -210,7 +209,7 @@ def test_claims():
         'not shown'}
     assert labels.answer(rows()).startswith(
         'AGCN (paper) is above GCN in 60 of 60 cells by the 95 % interval; '
-        'DiffusedMLP is above GCN, tuned in 0 of 60')
+        'DiffusedMLP is above GCN in 0 of 60')
 
 
 def test_draw(tmp_path):
