@@ -168,8 +168,14 @@ def deviations(rows: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
         lines.append({
             '': METHODS[method], 'data': dataset, 'measured': f'{mean:.1f}',
             'published': str(printed[method, dataset]), 'checked': found,
-            'why': check.get('why', 'not explained')})
+            'why': why_of(check, found != '–')})
     return pd.DataFrame(lines)
+
+
+def why_of(check: dict[str, Any], is_checked: bool) -> str:
+    r"""The explanation, with what was checked only if it was."""
+    text = check.get('why', 'not explained')
+    return text if is_checked else text.split('; checked')[0]
 
 
 def check_settings(check: dict[str, Any], dataset: str) -> str:

@@ -44,11 +44,11 @@ class MoNetConv(GMMConv):
         if self.graph is None:
             order = edge_index[1].argsort(stable=True)
             self.graph = as_neighbors(edge_index[:, order], x.size(0))
-            # Both coordinates as one number, by which the same are found:
+            # Both coordinates as one integer, to find equal pairs:
             pairs = edge_attr[order].contiguous().view(torch.long).flatten()
             keys, self.place = pairs.unique(return_inverse=True)
             self.places = keys[:, None].view(torch.float)
-        u = self.map(self.places).tanh()  # of many edges the same
+        u = self.map(self.places).tanh()  # edges of equal degrees share it
         z = (u[:, None] - self.mu) / (self.sigma.abs() + 1e-6)
         # Gaussians that are normalised are a softmax of their exponents:
         logit = (-0.5 * z.pow(2).sum(dim=-1)).index_select(0, self.place)
