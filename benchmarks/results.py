@@ -81,10 +81,11 @@ def as_key(values: Iterable[Any]) -> tuple[str, ...]:
 class Table:
     r"""A CSV file that rows are appended to, one for each finished run.
 
-    A row is a line. It is written under a lock, as several processes may
-    append to a table, and is on the disk before the next run starts. A row
-    that a killed process left torn is not read, and the next one to be
-    appended moves it to a file beside the table, ``<name>.torn``.
+    A row is a line, and counts once its line break is there: what a killed
+    process left without one is not read, and the next row to be appended moves
+    it to a file beside the table, ``<name>.torn``. Rows are written under a
+    lock, as several processes may append to a table, and are on the disk
+    before the next run starts.
 
     Args:
         path (Path): The file.
@@ -98,15 +99,12 @@ class Table:
         self.columns = [*columns, *provenance()]
 
     def read(self) -> pd.DataFrame:
-        r"""All whole rows; the file stays as it is."""
-        lines = self._lines()
-        if not lines:
-            return pd.DataFrame(columns=self.columns)
-        return _read(lines, dtype={'commit': str})
+        r"""All rows; the file stays as it is."""
+        return self._parse(self._content(), dtype={'commit': str})
 
     def keys(self, columns: Iterable[str]) -> set[tuple[str, ...]]:
         r"""What stands in some columns, by :meth:`as_key`."""
-        return _keys(self._lines(), columns)
+        return self._keys(self._content(), columns)
 
     def begin(self) -> None:
         r"""Writes the header if there is none, or ends the program where
@@ -130,94 +128,77 @@ class Table:
         if set(row) != set(self.columns):
             raise ValueError(f"'{self.path.name}' has the columns "
                              f'{self.columns}, but got {sorted(row)}')
-        with self._open() as (file, lines):
-            if key and as_key(row[name] for name in key) in _keys(lines, key):
+        line = _as_line(row[name] for name in self.columns)
+        if line.count(b'\n') > 1:
+            raise ValueError(f"A row of '{self.path.name}' is one line, "
+                             f'but got {line!r}')
+        with self._open() as (file, content):
+            if key and as_key(row[name] for name in key) in self._keys(
+                    content, key):
                 return False
-            line = _as_line(row[name] for name in _cells(lines[0]))
-            if line.count(b'\n') > 1:
-                raise ValueError(f"A row of '{self.path.name}' is one line, "
-                                 f'but got {line!r}')
             _write(file, line)
         return True
 
-    def _lines(self) -> list[bytes]:
-        r"""The header and all whole rows."""
+    def _content(self) -> bytes:
         try:
             with self.path.open('rb') as file:
                 _lock(file, shared=True)
-                content = file.read()
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise SystemExit(f"'{self.path}' cannot be read "
-                             f'({error.strerror}): see to it that it is a '
-                             f'file that you may read.') from error
-        lines, torn = self._split(content)
+            return b''
+
+    def _parse(self, content: bytes, **options: Any) -> pd.DataFrame:
+        r"""All rows; ends the program if something else is among them."""
+        whole, _, torn = content.rpartition(b'\n')
         if torn:
             warnings.warn(f"The last row of '{self.path}' is torn and left "
                           f'out; its run is made again', stacklevel=2)
-        return lines
+        if not whole:
+            return pd.DataFrame(columns=self.columns)
+        try:
+            header, *rows = csv.reader(whole.decode().split('\n'),
+                                       strict=True)
+            wrong = [cells[0] for cells in rows
+                     if cells and len(cells) != len(self.columns)]
+        except (UnicodeDecodeError, csv.Error) as error:
+            header, wrong = self.columns, [str(error)]
+        if header != self.columns:
+            raise SystemExit(
+                f"'{self.path}' is of another version, or no table of this "
+                f'experiment: it has the columns {header}, and not '
+                f'{self.columns}. Move it away, and a new one is begun.')
+        if wrong:
+            raise SystemExit(f"'{self.path}' has lines that are no rows "
+                             f'({"; ".join(wrong)}): mend or delete them.')
+        return pd.read_csv(io.BytesIO(whole), **options)
+
+    def _keys(self, content: bytes,
+              columns: Iterable[str]) -> set[tuple[str, ...]]:
+        rows = self._parse(content, dtype=str, keep_default_na=False)
+        return {as_key(row) for row in
+                rows[list(columns)].itertuples(index=False, name=None)}
 
     @contextmanager
-    def _open(self) -> Iterator[tuple[Any, list[bytes]]]:
-        r"""The file, locked and ready for a row, and its lines."""
+    def _open(self) -> Iterator[tuple[Any, bytes]]:
+        r"""The file, locked and ready for a row, and what is in it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open('a+b', buffering=0) as file:
                 _lock(file)
                 file.seek(0)
                 content = file.read()
-                lines, torn = self._split(content)
+                self._parse(content)  # before anything is changed
+                whole, _, torn = content.rpartition(b'\n')
                 if torn:
-                    self._set_aside(torn)
+                    with self.path.with_name(f'{self.path.name}.torn').open(
+                            'ab', buffering=0) as aside:
+                        _write(aside, torn + b'\n')
                     file.truncate(len(content) - len(torn))
-                elif lines and not content.endswith(b'\n'):
-                    _write(file, b'\n' if content[-1:] == b'\r' else b'\r\n')
-                if not lines:
-                    lines = [_as_line(self.columns)]
-                    _write(file, lines[0])
-                yield file, lines
+                if not whole:
+                    _write(file, _as_line(self.columns))
+                yield file, content
         except OSError as error:
             raise _cannot_write(self.path, error) from error
-
-    def _split(self, content: bytes) -> tuple[list[bytes], bytes]:
-        r"""The header and all whole rows, and what is torn at the end."""
-        *lines, last = content.split(b'\n')
-        header = _as_line(self.columns).rstrip()
-        if not lines and last != header and header.startswith(last):
-            return [], last
-        if not lines:
-            lines, last = [last], b''
-        found = _cells(lines[0])
-        if sorted(found) != sorted(self.columns):
-            raise SystemExit(
-                f"'{self.path}' is of another version, or no table of this "
-                f'experiment: it has the columns {found}, and not '
-                f'{self.columns}. Move it away, and a new one is begun.')
-        # Of tables that were put together by hand, one header is left.
-        lines[1:] = [line if line.strip() != lines[0].strip() else b''
-                     for line in lines[1:]]
-        whole = [line for line in lines if _width(line) == len(found)]
-        wrong = [i for i, line in enumerate(lines, 1)
-                 if line.strip() and _width(line) != len(found)]
-        if wrong:
-            warnings.warn(f"Lines {wrong} of '{self.path}' are no whole rows "
-                          f'and left out: mend or delete them', stacklevel=2)
-        # Without a line break, the last cell is whole if it is a known one.
-        known = {line.rpartition(b',')[2].strip() for line in whole}
-        known.add(provenance().get(found[-1], '').encode())
-        end = last.rpartition(b',')[2]
-        if _width(last) == len(found) and end.strip() and (
-                end.endswith(b'\r') or end in known):
-            return [*whole, last], b''
-        return whole, last
-
-    def _set_aside(self, torn: bytes) -> None:
-        path = self.path.with_name(f'{self.path.name}.torn')
-        with path.open('ab', buffering=0) as file:
-            _write(file, torn + b'\n')
-        warnings.warn(f"The last row of '{self.path}' was torn and is now in "
-                      f"'{path.name}'; its run is made again", stacklevel=2)
 
 
 def _lock(file: Any, shared: bool = False) -> None:
@@ -227,49 +208,17 @@ def _lock(file: Any, shared: bool = False) -> None:
             fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
-def _write(file: Any, content: bytes) -> None:
-    r"""Adds to the end of a file: all of it, or nothing."""
-    size = file.seek(0, os.SEEK_END)
-    try:
-        while content:  # a second time only to be told why it was cut
-            content = content[file.write(content):]
-        os.fsync(file.fileno())
-    except OSError:
-        with suppress(OSError):
-            file.truncate(size)
-        raise
+def _write(file: Any, line: bytes) -> None:
+    r"""Adds a line to the end of a file, and waits for the disk."""
+    while line:  # a second time only to be told why it was cut
+        line = line[file.write(line):]
+    os.fsync(file.fileno())
 
 
 def _as_line(values: Iterable[Any]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerow(values)
     return text.getvalue().encode()
-
-
-def _cells(header: bytes) -> list[str]:
-    text = header.decode('utf-8-sig', errors='replace')
-    return text.rstrip().split(',')
-
-
-def _width(line: bytes) -> int:
-    r"""The number of cells of a line, 0 if it was cut within one."""
-    try:
-        return len(next(csv.reader([line.decode()], strict=True), []))
-    except (UnicodeDecodeError, csv.Error):
-        return 0
-
-
-def _read(lines: list[bytes], **options: Any) -> pd.DataFrame:
-    return pd.read_csv(io.BytesIO(b'\n'.join(lines)), **options)
-
-
-def _keys(lines: list[bytes],
-          columns: Iterable[str]) -> set[tuple[str, ...]]:
-    if not lines:
-        return set()
-    frame = _read(lines, dtype=str, keep_default_na=False)
-    return {as_key(row) for row in
-            frame[list(columns)].itertuples(index=False, name=None)}
 
 
 # Files that are written whole ################################################
@@ -279,23 +228,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
     r"""Replaces a file in one step, or ends the program: what is read is
     always whole.
     """
-    if isinstance(content, str):
-        content = content.encode()
     # Two processes may write the same file.
     part = path.with_name(f'.{path.name}.{os.getpid()}.part')
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open('wb') as file:
-            file.write(content)
+            file.write(content.encode() if isinstance(content, str)
+                       else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException as error:
-        with suppress(OSError):
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        with suppress(OSError):  # there is none after the replacement
             part.unlink()
-        if isinstance(error, OSError):
-            raise _cannot_write(path, error) from error
-        raise
 
 
 def _cannot_write(path: Path, error: OSError) -> SystemExit:

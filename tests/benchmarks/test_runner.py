@@ -127,7 +127,7 @@ if __name__ == '__main__':
         log, status = run(globals()[command], path, **options)
         text = Path(path).read_bytes()
         print(json.dumps([os.waitstatus_to_exitcode(status),
-                          text.count(b'\\n'), text[-1:] == b'\\n', log]))
+                          text.count(b'\\n'), log]))
 """
 COMMANDS = [
     # In the header; in the middle of a row; when a row was just written.
@@ -206,15 +206,15 @@ def test_a_real_command_killed(outcomes):
 
 def test_no_room_and_a_dead_worker(outcomes):
     folder, lines = outcomes
-    status, count, whole, log = lines[7]
-    assert status == 1 and 1 < count < 5 and whole
+    status, count, log = lines[7]
+    assert status == 1 and 1 < count < 5
     assert "'full' cannot be written (File too large): make room" in log
     assert 'goes on from here' in log and 'Traceback' not in log
-    status, count, whole, log = lines[8]
+    status, count, log = lines[8]
     assert status == 1 and '2 runs failed' in log
     assert 'its process was killed' in log and 'fewer --jobs' in log
     assert Table(folder / 'full', COLUMNS).read().seed.tolist() == [0, 0, 1, 1]
-    status, count, whole, log = lines[9]
+    status, count, log = lines[9]
     assert status == 1 and count == 1 and '6 runs failed' in log
     assert 'its process ended with 9' in log and 'Traceback' not in log
 
@@ -225,7 +225,7 @@ def test_a_signal_loses_no_finished_run(outcomes):
         assert line[0] == 128 + getattr(signal, f'SIG{name.upper()}')
         rows = Table(folder / name, COLUMNS).read()
         assert sorted(zip(rows.method, rows.seed)) == [('a', 0), ('b', 0)]
-        assert line[3].count('cleaned up') == 1
+        assert line[2].count('cleaned up') == 1
     assert lines[13][:2] == [0, 7]  # what is ignored ends nothing
 
 
