@@ -41,9 +41,12 @@ def main() -> int:
         from benchmarks.results import keep_memory
         module = importlib.import_module(f'benchmarks.{sys.argv[1]}')
         keep_memory()
-        from benchmarks.runner import stop_by
-        with stop_by(stop):
-            module.main(sys.argv[2:])
+        from benchmarks import runner
+        with runner.stop_by(stop):
+            if hasattr(module, 'main'):
+                module.main(sys.argv[2:])
+            else:
+                runner.main(module, sys.argv[2:])
     except KeyboardInterrupt as error:
         print('\nStopped. Finished runs are kept: the same command goes on '
               'from here.')

@@ -3,7 +3,7 @@ r"""What each part of DeepAGCN is worth, switched off one at a time.
 All runs share settings, seeds and schedule.
 """
 import json
-import sys
+from argparse import Namespace
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ PARTS: dict[str, dict[str, Any]] = {
     'no identity mapping': {'theta': None},
     'one step per layer': {'num_hops': 1},
 }
-DEPTHS = [2, 16, 64]
+OPTIONS = dict(datasets=['Cora'], runs=5, depths=[2, 16, 64], fixed={})
+QUICK = dict(runs=1, depths=[2], fixed=dict(epochs=30))
 CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of the runs '
             f'(points) and its mean, with all parts and with one switched.'
             for name in DATASETS}
@@ -86,15 +87,12 @@ def answer(rows: pd.DataFrame) -> str:
     return ''
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('ablation', ['Cora'], runs=5).parse_args(argv)
-    depths, fixed = DEPTHS, {}
-    if args.quick:
-        args.datasets, args.runs = args.datasets[:1], 1
-        depths, fixed = [2], dict(epochs=30)
-    tasks = [Task(METHOD, dataset, splits_of(dataset)[0], depth, part, seed,
-                  runner.as_json(**{**json.loads(settings.settings_of(
-                      METHOD, dataset, num_layers=depth)), **fixed, **change}))
-             for seed in range(args.runs) for dataset in args.datasets
-             for depth in depths for part, change in PARTS.items()]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""All parts at all depths, with the settings of Table 1."""
+    return [Task(METHOD, dataset, splits_of(dataset)[0], depth, part, seed,
+                 runner.as_json(**{
+                     **json.loads(settings.settings_of(
+                         METHOD, dataset, num_layers=depth)),
+                     **args.fixed, **change}))
+            for seed in range(args.runs) for dataset in args.datasets
+            for depth in args.depths for part, change in PARTS.items()]

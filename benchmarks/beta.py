@@ -8,7 +8,7 @@ thousands.
 """
 import json
 import math
-import sys
+from argparse import Namespace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,11 @@ BELOW = [1e-10, 1e-9, 1e-8, 3e-8, 1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4,
 BETAS = {'agcn_paper': GRID + BELOW, 'agcn': [
     0.5, 1.5, 5.0, 15.0, 50.0, 150.0, 500.0, 1500.0, 5000.0]}
 TEN = [0.0, 0.1, 0.2, 0.4, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0]
-QUICK = {'agcn_paper': [0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.1, 0.4, 5.0],
-         'agcn': [5.0, 500.0]}
 DATASET, BEST = 'PubMed', 0.4  # the paper's
+OPTIONS = dict(datasets=[DATASET], runs=3, of=CITATION, betas=BETAS)
+QUICK = dict(datasets=['Cora'], runs=1, betas={
+    'agcn_paper': [0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.1, 0.4, 5.0],
+    'agcn': [5.0, 500.0]})
 CAPTIONS = {
     f'beta_{dataset}_public'.lower(): 'Mean test accuracy with its standard '
     'error, and gates after training, without beta = 0. In the shaded range '
@@ -161,15 +163,11 @@ def answer(rows: pd.DataFrame) -> str:
             + ', '.join(texts) + '.' if texts else '')
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('beta', [DATASET], runs=3,
-                         of=CITATION).parse_args(argv)
-    betas, most = BETAS, max(args.runs, 10)
-    if args.quick:
-        args.runs, args.datasets, betas, most = 1, ['Cora'], QUICK, 1
-    tasks = [Task(method, dataset, 'public', seed, runner.as_json(
+def tasks(args: Namespace) -> list[Task]:
+    r"""All values of beta, ten of the paper's with ten seeds at least."""
+    most = args.runs if args.quick else max(args.runs, 10)
+    return [Task(method, dataset, 'public', seed, runner.as_json(
         **json.loads(settings_of(method, dataset)) | {'beta': beta}))
         for seed in range(most) for dataset in args.datasets
-        for method, values in betas.items() for beta in values
+        for method, values in args.betas.items() for beta in values
         if seed < args.runs or (method == 'agcn_paper' and beta in TEN)]
-    runner.run_and_report(sys.modules[__name__], tasks, args)

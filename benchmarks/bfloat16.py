@@ -4,8 +4,8 @@ Networks are trained under :class:`torch.autocast` and without, with the same
 settings and seeds. Small products stay in float32 under autocast, so the
 networks on small graphs are wider than these need.
 """
-import sys
 import time
+from argparse import Namespace
 from collections import namedtuple
 from copy import copy
 from typing import Any
@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from torch_geometric import seed_everything
 
-from benchmarks import runner
 from benchmarks.batches import accuracies
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
@@ -29,6 +28,8 @@ METHODS: dict[str, dict[str, Any]] = {
 WIDTH = {'Cora': 512, 'CiteSeer': 512, 'PubMed': 64}
 SCHEDULE = dict(epochs=200, patience=20)
 EXACT, AUTOCAST = PRECISIONS = 'float32', 'bfloat16'
+OPTIONS = dict(datasets=CITATION, of=CITATION)
+QUICK = dict(datasets=['Cora'], runs=1)
 Task = namedtuple('Task', 'method dataset precision seed')
 TABLE = Table(RESULTS / 'bfloat16.csv', [
     *Task._fields, 'epochs', 'val_accuracy', 'test_accuracy', 'seconds'])
@@ -75,11 +76,8 @@ def answer(rows: pd.DataFrame) -> str:
          for method, dataset, _, _, gap in frame.to_numpy()})
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('bfloat16', CITATION, of=CITATION).parse_args(argv)
-    if args.quick:
-        args.datasets, args.runs = ['Cora'], 1
-    tasks = [Task(method, dataset, precision, seed)
-             for seed in range(args.runs) for dataset in args.datasets
-             for method in METHODS for precision in PRECISIONS]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""All networks with and without autocast."""
+    return [Task(method, dataset, precision, seed)
+            for seed in range(args.runs) for dataset in args.datasets
+            for method in METHODS for precision in PRECISIONS]

@@ -19,7 +19,7 @@ gives the same output for all nodes has no distances, but a relative energy
 (0.79 on Cora): what propagation keeps is the root of the degree, no constant.
 """
 import json
-import sys
+from argparse import Namespace
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +60,9 @@ METHODS = {
 OF_HOPS = ['agcn', 'appnp', 'agcn_bare', 'appnp_bare']
 BASES = {'gcn': 'gcn_equal', 'appnp': 'agcn_open'}  # whose settings they have
 DEPTHS = [2, 4, 6, 8, 16, 32, 64]
+OPTIONS = dict(datasets=['Cora'], runs=3, choices=dict(
+    methods=list(METHODS), depths=DEPTHS))
+QUICK = dict(runs=1, depths=[2, 4, 6, 16])
 PATIENCE = 100
 LAYER_EPOCHS, EPOCHS = 3200, 200
 OWN_SCHEDULE = ['gcnii', 'agcn_deep', *OF_HOPS]
@@ -327,19 +330,9 @@ def _last_gap(found: dict[str, pd.DataFrame], ours: str,
     return paired(*(wide[max(depths)] for wide in both)) if depths else None
 
 
-def main(argv: list[str]) -> None:
-    options = runner.parser('depth', ['Cora'], runs=3, methods=list(METHODS))
-    options.add_argument('--depths', nargs='+', type=runner.positive,
-                         default=DEPTHS,
-                         choices=DEPTHS, metavar='DEPTH',
-                         help=f'of {", ".join(map(str, DEPTHS))} (default: '
-                         f'all)')
-    args = options.parse_args(argv)
-    if args.quick:
-        args.datasets, args.runs = args.datasets[:1], 1
-        args.depths = [2, 4, 6, 16]
-    tasks = [Task(method, dataset, splits_of(dataset)[0], depth, seed,
-                  settings_of(method, dataset, depth, args.quick))
-             for seed in range(args.runs) for dataset in args.datasets
-             for depth in args.depths for method in args.methods]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""All methods at all depths."""
+    return [Task(method, dataset, splits_of(dataset)[0], depth, seed,
+                 settings_of(method, dataset, depth, args.quick))
+            for seed in range(args.runs) for dataset in args.datasets
+            for depth in args.depths for method in args.methods]

@@ -54,6 +54,9 @@ TABLE = Table(RESULTS / 'distributed.csv', [
 ONE, TWO, KILLED = 'one process', 'two processes', 'two, one killed'
 # Processes, and which of them is killed:
 METHODS = {ONE: (1, -1), TWO: (2, -1), KILLED: (2, 1)}
+# Each run has processes of its own, hence one job:
+OPTIONS = dict(datasets=['PubMed'], runs=5, of=CITATION, jobs=1)
+QUICK = dict(datasets=['Cora'], runs=1)
 PATIENCE = 1800  # seconds, for all that may go wrong between processes
 LOCK_PATIENCE = 100  # seconds; on NFS, locks of dead machines stay for 90
 
@@ -315,16 +318,11 @@ def answer(rows: pd.DataFrame) -> str:
                     'intervals: ', found)
 
 
-def main(argv: list[str]) -> None:
-    options = runner.parser('distributed', ['PubMed'], runs=5, of=CITATION)
-    options.set_defaults(jobs=1)  # each has processes of its own
-    args = options.parse_args(argv)
-    if args.quick:
-        args.runs, args.datasets = 1, ['Cora']
-    tasks = [Task(method, dataset, seed, settings_of(dataset, args.quick))
-             for seed in range(args.runs) for dataset in args.datasets
-             for method in METHODS]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: argparse.Namespace) -> list[Task]:
+    r"""All numbers of processes."""
+    return [Task(method, dataset, seed, settings_of(dataset, args.quick))
+            for seed in range(args.runs) for dataset in args.datasets
+            for method in METHODS]
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -13,8 +13,8 @@ sharpness is learnt. The test set is not balanced, which the training set is:
 hence the F1 score, the mean of those of the genres.
 """
 import json
-import sys
 import time
+from argparse import Namespace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +50,8 @@ AGCN = {'agcn_paper': dict(beta=1.0, learn_beta=True),
 FIXED = dict(hidden_channels=64, num_layers=2, weight_decay=5e-4, epochs=200,
              patience=50)
 GRID = [dict(lr=lr, p=p) for lr in (0.01, 0.003) for p in (0.5, 0.8)]
+OPTIONS = dict(datasets=['IMDB'], of=['IMDB'], fixed=FIXED, grid=GRID)
+QUICK = dict(runs=1, fixed={**FIXED, 'epochs': 30}, grid=GRID[:1])
 TABLE = Table(RESULTS / 'hetero.csv', [
     *Task._fields, 'epochs', 'val_loss', 'val_accuracy', 'test_accuracy',
     'test_f1', 'gates', 'seconds'])
@@ -198,14 +200,9 @@ def answer(rows: pd.DataFrame) -> str:
         dict(zip(frame[''], frame['ours minus it, 95 % interval'])))
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('hetero', ['IMDB'], of=['IMDB']).parse_args(argv)
-    fixed, grid = FIXED, GRID
-    if args.quick:
-        args.runs, grid = 1, GRID[:1]
-        fixed = {**FIXED, 'epochs': 30}
-    IMDB(args.root)  # once, and not in each process
-    tasks = [Task(method, dataset, seed, runner.as_json(**fixed, **options))
-             for seed in range(args.runs) for dataset in args.datasets
-             for options in grid for method in METHODS]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""All methods with all of their settings."""
+    IMDB(args.root)  # is fetched once, and not in each process
+    return [Task(method, dataset, seed, runner.as_json(**args.fixed, **one))
+            for seed in range(args.runs) for dataset in args.datasets
+            for one in args.grid for method in METHODS]

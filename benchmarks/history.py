@@ -8,15 +8,14 @@ are the same network but for the gate. DiffusedMLP is another one: wider,
 deeper, and with more weight decay.
 """
 import json
-import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks import runner
 from benchmarks.data import load
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.settings import METHODS, Task, latest, run_of, settings_of
@@ -26,6 +25,8 @@ QUESTION = 'Does AGCN train to a lower loss than GCN?'
 TABLE = Table(RESULTS / 'history.csv', [
     *Task._fields, 'train_losses', 'val_losses', 'seconds'])
 DATASET = 'Cora'
+OPTIONS = dict(datasets=[DATASET], of=[DATASET])
+QUICK = dict(runs=2)
 LABELS = {method: METHODS[method] for method in ['gcn', 'agcn_paper', 'agcn']}
 ROUNDING = 1.5e-4  # losses are kept to five digits
 CAPTIONS = {'history': 'Cross-entropy in each epoch: means over the seeds, '
@@ -112,11 +113,8 @@ def answer(rows: pd.DataFrame) -> str:
          for m in ['agcn_paper', 'agcn'] if (found := gap(rows, m))})
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('history', [DATASET], of=[DATASET]).parse_args(argv)
-    if args.quick:
-        args.runs = 2
-    tasks = [Task(method, DATASET, 'public', seed, settings_of(
+def tasks(args: Namespace) -> list[Task]:
+    r"""All networks, with the settings from before any search."""
+    return [Task(method, DATASET, 'public', seed, settings_of(
         method, DATASET, epochs=200, patience=200))
         for seed in range(args.runs) for method in LABELS]
-    runner.run_and_report(sys.modules[__name__], tasks, args)

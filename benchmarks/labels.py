@@ -20,8 +20,8 @@ the first epochs on while the accuracy rises too, and what is kept then is a
 network that has learnt nothing.
 """
 import json
-import sys
 import time
+from argparse import Namespace
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +51,8 @@ PAIRS = [('agcn_paper', 'gcn'), ('agcn', 'gcn')]
 # Percent of all nodes: the figure's, and those of Table 1's splits.
 RATES = {'Cora': [0.5, 2.0, 4.0, 5.2], 'CiteSeer': [0.5, 2.0, 3.6, 4.0],
          'PubMed': [0.03, 0.05, 0.1, 0.3]}
+OPTIONS = dict(datasets=CITATION, of=CITATION, rates=RATES, epochs=200)
+QUICK = dict(datasets=['Cora'], runs=2, rates={'Cora': [0.5]}, epochs=80)
 WAYS = ['co_training', 'self_training', 'union', 'intersection']
 ALL = ['none', *WAYS]
 TABLE = Table(RESULTS / 'labels.csv', [
@@ -310,18 +312,9 @@ def settings_of(method: str, dataset: str, epochs: int = 200) -> str:
     return runner.as_json(**{**own, 'epochs': epochs, 'patience': 0})
 
 
-def main(argv: list[str]) -> None:
-    options = runner.parser('labels', CITATION, of=CITATION)
-    options.add_argument('--epochs', type=runner.positive, default=200,
-                         help='of all methods (default: %(default)s)')
-    args = options.parse_args(argv)
-    rates = RATES
-    if args.quick:
-        args.datasets, args.runs = args.datasets[:1], min(args.runs, 2)
-        rates = {name: some[:1] for name, some in RATES.items()}
-        args.epochs = 80
-    tasks = [Task(method, dataset, rate, seed,
-                  settings_of(method, dataset, args.epochs))
-             for seed in range(args.runs) for dataset in args.datasets
-             for rate in rates[dataset] for method in METHODS]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""All methods at all rates."""
+    return [Task(method, dataset, rate, seed,
+                 settings_of(method, dataset, args.epochs))
+            for seed in range(args.runs) for dataset in args.datasets
+            for rate in args.rates[dataset] for method in METHODS]

@@ -13,8 +13,8 @@ training is from
 After training, the gates of many batches are looked at in each of these ways.
 """
 import json
-import sys
 import time
+from argparse import Namespace
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ from torch_geometric import seed_everything
 from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
 
-from benchmarks import batches, runner, settings
+from benchmarks import batches, settings
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
 from benchmarks.stats import by_seed, gap_text, mean_error, sentence
@@ -48,6 +48,9 @@ WAYS = [('agcn', *WHOLE), ('agcn', 'neighbor', 'raw'),
         ('agcn', 'neighbor', 'weighted'), ('agcn', 'neighbor', 'running'),
         ('agcn_paper', *WHOLE), ('agcn_paper', 'neighbor', 'raw'),
         ('agcn_paper', 'neighbor', 'weighted')]
+OPTIONS = dict(datasets=['PubMed'], runs=6, of=CITATION, ways=WAYS)
+QUICK = dict(datasets=['Cora'], runs=1, ways=[
+    way for way in WAYS if way[2] in ['exact', 'running']])
 STYLES: dict[str, dict[str, Any]] = {
     'raw': dict(color='#d55e00', marker='s'),
     'weighted': dict(color='#0072b2', marker='o'),
@@ -267,15 +270,9 @@ def answer(rows: pd.DataFrame) -> str:
          for dataset, name, gate, _, gap in lines_of(rows)}, '; ')
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('minibatch', ['PubMed'], runs=6,
-                         of=CITATION).parse_args(argv)
-    ways = WAYS
-    if args.quick:
-        args.runs, args.datasets = 1, ['Cora']
-        ways = [way for way in WAYS if way[2] in ['exact', 'running']]
-    tasks = [Task(method, dataset, sampling, estimate, seed,
-                  batches.settings_of(method, dataset, args.quick))
-             for seed in range(args.runs) for dataset in args.datasets
-             for method, sampling, estimate in ways]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""All ways to take batches, with the settings of Table 1."""
+    return [Task(method, dataset, sampling, estimate, seed,
+                 batches.settings_of(method, dataset, args.quick))
+            for seed in range(args.runs) for dataset in args.datasets
+            for method, sampling, estimate in args.ways]

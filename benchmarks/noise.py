@@ -554,14 +554,8 @@ def answer(rows: pd.DataFrame) -> str:
 
 def main(argv: list[str]) -> None:
     every = [*CITATION, *IMAGES, *HETEROPHILOUS]
-    options = runner.parser('noise', every, of=every)
-    options.add_argument('--attacks', nargs='+', default=list(FAMILIES),
-                         choices=list(FAMILIES), metavar='NAME',
-                         help=f'of {", ".join(FAMILIES)} (default: all)')
-    options.add_argument('--methods', nargs='+', default=list(GRIDS),
-                         choices=list(GRIDS), metavar='NAME',
-                         help=f'of {", ".join(GRIDS)} (default: all)')
-    args = options.parse_args(argv)
+    args = runner.parser('noise', every, of=every, choices=dict(
+        attacks=list(FAMILIES), methods=list(GRIDS))).parse_args(argv)
     tables = {'search': SEARCH, 'estimates': ESTIMATES}
     if args.quick:
         args.attacks, args.datasets, args.runs = ['random'], ['Cora'], 1

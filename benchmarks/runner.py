@@ -6,12 +6,14 @@ An experiment is a module with
 * a ``NamedTuple`` that says what a run is, with a ``method`` and a
   ``dataset`` among its fields, which are columns of the table;
 * ``measure(task, root)``, which runs one and returns its row;
+* ``OPTIONS``, what :meth:`parser` is called with, ``QUICK``, what of it is
+  smaller in a first look, and ``tasks(args)``, which makes all tasks;
 * ``QUESTION``, and ``answer(rows)``, which answers it in one sentence;
 * ``tables(rows)`` and, if there are any, ``draw(rows, folder)`` and
   ``claims(rows)``, which make the tables, the figures and the verdicts on the
-  paper's claims from the rows alone (all for :mod:`benchmarks.report`);
-* ``main(argv)``, which makes the tasks and hands them to
-  :meth:`run_and_report`.
+  paper's claims from the rows alone (all for :mod:`benchmarks.report`).
+
+What is run in another order has a ``main(argv)`` of its own.
 """
 import argparse
 import json
@@ -140,13 +142,12 @@ def execute(
     queue = list(tasks)[::-1]
     busy: dict[Any, tuple[Any, Any]] = {}
     stopped: list[int] = []
-    bell, rope = context.Pipe(duplex=False)
 
     def stop(number: int, frame: Any) -> None:
         if stopped:  # who asks twice does not want to wait
             raise KeyboardInterrupt(number)
         stopped.append(number)
-        rope.send(number)
+        queue.clear()
 
     def hand_out(pipe: Any, process: Any) -> None:
         task = queue.pop()
@@ -167,13 +168,10 @@ def execute(
             while queue or busy:
                 while queue and len(busy) < jobs:
                     start()
-                ready = [pipe for pipe in wait([*busy, bell])
-                         if pipe is not bell]
+                ready = wait(list(busy), timeout=0.1)
                 if stopped and not ready:
                     break
                 for pipe in ready:
-                    if stopped:
-                        queue.clear()
                     process, task = busy[pipe]
                     try:
                         row, error = pipe.recv()
@@ -263,27 +261,56 @@ def positive(text: str) -> int:
 
 
 def parser(name: str, datasets: list[str], runs: int | None = 10,
-           of: list[str] = DATASETS,
-           methods: list[str] | None = None) -> argparse.ArgumentParser:
-    r"""The options that all experiments share."""
+           of: list[str] = DATASETS, jobs: int = os.cpu_count() or 1,
+           choices: dict[str, list[Any]] | None = None,
+           **others: Any) -> argparse.ArgumentParser:
+    r"""The options that all experiments share.
+
+    Args:
+        name: The experiment.
+        datasets: The data sets that are run by default.
+        runs: The number of seeds by default, or none for no such option.
+        of: All data sets that can be run.
+        jobs: The number of processes by default.
+        choices: More options, each a list that a part can be chosen of.
+        **others: What else tasks depend on, without an option.
+    """
     out = argparse.ArgumentParser(f'python -m benchmarks {name}')
     out.add_argument('--datasets', nargs='+', default=datasets, choices=of,
                      metavar='NAME', help=f'of {", ".join(of)} (default: '
                      f'{" ".join(datasets)})')
-    if methods is not None:
-        out.add_argument('--methods', nargs='+', default=methods,
-                         choices=methods, metavar='NAME',
-                         help=f'of {", ".join(methods)} (default: all)')
+    for option, values in (choices or {}).items():
+        out.add_argument(f'--{option}', nargs='+', default=values,
+                         choices=values, type=type(values[0]), metavar='NAME',
+                         help=f'of {", ".join(map(str, values))} (default: '
+                         f'all)')
     if runs is not None:
         out.add_argument('--runs', type=positive, default=runs,
                          help='with seeds one after the other (default: '
                          '%(default)s)')
-    out.add_argument('--jobs', type=positive, default=os.cpu_count() or 1,
+    out.add_argument('--jobs', type=positive, default=jobs,
                      help='processes at a time (default: %(default)s)')
     out.add_argument('--quick', action='store_true',
                      help=f"a first look in about a minute, in '{QUICK}'")
     out.add_argument('--root', default='data', help='where data is kept')
+    out.set_defaults(**others)
     return out
+
+
+def parse(module: ModuleType, argv: list[str]) -> argparse.Namespace:
+    r"""What the command line says to an experiment."""
+    options = parser(module.__name__.split('.')[-1], **module.OPTIONS)
+    args = options.parse_args(argv)
+    if args.quick:
+        options.set_defaults(**module.QUICK)
+        args = options.parse_args(argv)
+    return args
+
+
+def main(module: ModuleType, argv: list[str]) -> None:
+    r"""Runs an experiment, or goes on with it."""
+    args = parse(module, argv)
+    run_and_report(module, module.tasks(args), args)
 
 
 def table_of(table: Table, args: argparse.Namespace) -> Table:

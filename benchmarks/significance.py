@@ -1,21 +1,21 @@
 r"""GCN, GAT and AGCN over random splits: how they differ, and how they spread.
 
 The runs are those of Table 1, in ``results/table.csv``: what is missing there
-is run first. The paper's setting is ten random splits; on the public split,
+of the paper's setting, ten random splits, is run first. On the public split,
 only the initial weights differ. GCN and GAT are as tuned for Table 1.
 
 Methods share splits and seeds, so differences and standard deviations are
 compared within pairs. The paper's tests, ANOVA and Tukey's, take all runs as
 independent; they stand beside.
 """
-import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks import plots, runner, settings, stats
+from benchmarks import plots, settings, stats
 from benchmarks.data import CITATION, SPLITS
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.settings import COLUMNS, METHODS, Task, latest, settings_of
@@ -25,6 +25,8 @@ QUESTION = 'Do GCN, GAT and AGCN differ, and which of them spreads least?'
 TABLE = Table(RESULTS / 'table.csv', COLUMNS)
 BASELINES, OURS = ['gcn', 'gat'], ['agcn_paper', 'agcn']
 LABELS = {method: METHODS[method] for method in [*BASELINES, *OURS]}
+OPTIONS = dict(datasets=CITATION, of=CITATION, chosen={})
+QUICK = dict(datasets=['Cora'], runs=3, chosen=dict(epochs=100))
 measure = settings.measure
 # The paper's table of ANOVA p-values:
 PAPER = {'Cora': 1.0e-3, 'CiteSeer': 2.51e-7, 'PubMed': 1.21e-6}
@@ -270,17 +272,9 @@ def answer(rows: pd.DataFrame) -> str:
          for d, wide in samples(rows, 'random').items()}, '; ')
 
 
-def main(argv: list[str]) -> None:
-    options = runner.parser('significance', CITATION, of=CITATION)
-    options.add_argument('--split', default='random', choices=SPLITS,
-                         help='to run, if missing (default: %(default)s)')
-    args = options.parse_args(argv)
-    chosen = {}
-    if args.quick:
-        args.datasets, args.runs = args.datasets[:1], min(args.runs, 3)
-        chosen = dict(epochs=100)
-    tasks = [Task(method, dataset, args.split, seed,
-                  settings_of(method, dataset, **chosen))
-             for seed in range(args.runs) for dataset in args.datasets
-             for method in LABELS]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""Those of Table 1 on random splits."""
+    return [Task(method, dataset, 'random', seed,
+                 settings_of(method, dataset, **args.chosen))
+            for seed in range(args.runs) for dataset in args.datasets
+            for method in LABELS]

@@ -282,7 +282,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def main(argv: list[str]) -> None:
-    options = runner.parser('table', CITATION, methods=list(METHODS))
+    options = runner.parser('table', CITATION,
+                            choices=dict(methods=list(METHODS)))
     options.add_argument('--splits', nargs='+', choices=SPLITS,
                          help='(default: public where there is one)')
     options.add_argument('--checks', action='store_true', help='try what '

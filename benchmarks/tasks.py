@@ -24,8 +24,8 @@ AGCN and DiffusedMLP, the restart ``alpha`` for APPNP, which is DiffusedMLP
 with the gate held open, dropout for the others. Four hops are taken.
 """
 import json
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -78,6 +78,8 @@ GRIDS: dict[str, dict[str, list[float]]] = {
 TABLE = Table(RESULTS / 'tasks.csv', [
     *Task._fields, 'chosen', 'epochs', 'val_score', 'test_score', 'gates',
     'seconds'])
+OPTIONS = dict(datasets=DATASETS, of=DATASETS)
+QUICK = dict(datasets=['links', 'digits'], runs=1)
 TITLES = {'links': 'Links of Cora: area under the ROC curve (%)',
           'digits': 'Digits as graphs: test accuracy (%)'}
 CAPTIONS = {
@@ -389,13 +391,9 @@ def answer(rows: pd.DataFrame) -> str:
     return sentence('With 95 % intervals: ', parts)
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('tasks', DATASETS, of=DATASETS).parse_args(argv)
-    if args.quick:
-        args.runs = 1
-        args.datasets = [d for d in args.datasets if d in TITLES]
-    tasks = [Task(method, dataset, seed,
-                  settings_of(method, dataset, args.quick))
-             for seed in range(args.runs) for dataset in args.datasets
-             for method in (ENCODERS if dataset in TITLES else GRIDS)]
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+def tasks(args: Namespace) -> list[Task]:
+    r"""All methods of each of the three tasks."""
+    return [Task(method, dataset, seed,
+                 settings_of(method, dataset, args.quick))
+            for seed in range(args.runs) for dataset in args.datasets
+            for method in (ENCODERS if dataset in TITLES else GRIDS)]

@@ -12,8 +12,8 @@ from before any search and train for 200 epochs, of which the one with the
 lowest validation loss counts.
 """
 import json
-import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_torch_csr_tensor
 
-from benchmarks import runner
 from benchmarks.baselines import agcn
 from benchmarks.batches import accuracies
 from benchmarks.data import load
@@ -45,6 +44,8 @@ TABLE = Table(RESULTS / 'tsne.csv', [
 NEIGHBORS, WIDTH = 10, 16
 ROUNDING = 5e-4  # smaller differences are none
 DATASET = 'MNIST'  # the paper's
+OPTIONS = dict(datasets=[DATASET], runs=5, of=[DATASET, 'Digits'])
+QUICK = dict(datasets=['Digits'], runs=2)
 CAPTIONS = {
     f'tsne_{dataset}': 'First-layer outputs after t-SNE (seed 0), coloured by '
     'class, with a number at the central point of each. Above stand the '
@@ -197,13 +198,9 @@ def answer(rows: pd.DataFrame) -> str:
                     '; ')
 
 
-def main(argv: list[str]) -> None:
-    args = runner.parser('tsne', [DATASET], runs=5,
-                         of=[DATASET, 'Digits']).parse_args(argv)
-    if args.quick:
-        args.runs, args.datasets = 2, ['Digits']
-    tasks = [Task(method, dataset, 'random', seed, settings_of(
+def tasks(args: Namespace) -> list[Task]:
+    r"""All networks with one width, and settings from before any search."""
+    return [Task(method, dataset, 'random', seed, settings_of(
         method, dataset, epochs=200, patience=200, hidden_channels=WIDTH))
         for seed in range(args.runs) for dataset in args.datasets
         for method in LABELS]
-    runner.run_and_report(sys.modules[__name__], tasks, args)

@@ -108,8 +108,8 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 
 def main(argv: list[str]) -> None:
     searched = [method for method in METHODS if grid(method)]
-    args = runner.parser('tune', CITATION, runs=None,
-                         methods=searched).parse_args(argv)
+    args = runner.parser('tune', CITATION, runs=None, choices=dict(
+        methods=searched)).parse_args(argv)
     if args.quick:
         args.datasets, args.methods = args.datasets[:1], args.methods[:3]
     table = runner.table_of(TABLE, args)

@@ -16,16 +16,12 @@ def rows_of(accuracies):
         for seed, accuracy in enumerate(values)])
 
 
-def tasks_of(monkeypatch, *argv):
-    seen = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda _, tasks, args: seen.extend(tasks))
-    ablation.main(list(argv))
-    return seen
+def tasks_of(*argv):
+    return ablation.tasks(runner.parse(ablation, list(argv)))
 
 
-def test_a_part_at_a_time(monkeypatch):
-    tasks = tasks_of(monkeypatch, '--runs', '2')
+def test_a_part_at_a_time():
+    tasks = tasks_of('--runs', '2')
     assert len(tasks) == 2 * 3 * len(ablation.PARTS)
     whole = {task.depth: json.loads(task.settings) for task in tasks
              if task.part == ablation.ALL}
@@ -37,9 +33,8 @@ def test_a_part_at_a_time(monkeypatch):
         assert settings['num_layers'] == task.depth
 
 
-def test_measure(monkeypatch, tmp_path):
-    monkeypatch.setattr(ablation, 'DEPTHS', [2])
-    for task in tasks_of(monkeypatch, '--runs', '1'):
+def test_measure(tmp_path):
+    for task in tasks_of('--quick'):
         settings = {**json.loads(task.settings), 'epochs': 2}
         row = ablation.measure(
             task._replace(settings=runner.as_json(**settings)),

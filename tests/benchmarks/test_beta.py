@@ -123,13 +123,9 @@ def test_draw(tmp_path, monkeypatch):
     plots.plt.close(figure)
 
 
-def test_main(monkeypatch):
-    seen = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda module, tasks, args: seen.append(tasks))
-    beta.main([])
-    beta.main(['--quick'])
-    full, quick = seen
+def test_tasks():
+    full, quick = (beta.tasks(runner.parse(beta, argv))
+                   for argv in [[], ['--quick']])
     # All values with three seeds, and ten of the paper's grid with ten:
     assert len(set(full)) == len(full) == 3 * (51 + 13 + 9) + 7 * 10
     assert [task.seed for task in full] == (

@@ -158,17 +158,11 @@ def test_settings(tmp_path, monkeypatch):
     assert settings('gcn_pn', 8, 'lr') == 0.3
 
 
-def test_tasks(monkeypatch):
-    calls = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda *call: calls.append(call))
-    depth.main(['--runs', '2'])
-    module, tasks, _ = calls.pop()
-    assert module is depth
+def test_tasks():
+    tasks = depth.tasks(runner.parse(depth, ['--runs', '2']))
     assert len(set(tasks)) == len(tasks) == 2 * 10 * 7
     assert [task.seed for task in tasks] == [0] * 70 + [1] * 70
-    depth.main(['--quick', '--methods', 'gcn'])
-    tasks = calls.pop()[1]
+    tasks = depth.tasks(runner.parse(depth, ['--quick', '--methods', 'gcn']))
     assert [task.depth for task in tasks] == [2, 4, 6, 16]
     assert {json.loads(task.settings)['epochs'] for task in tasks} == {30}
 

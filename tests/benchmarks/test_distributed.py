@@ -268,17 +268,14 @@ def test_tables():
     assert distributed.answer(rows_of({'two processes': [80.0]})) == ''
 
 
-def test_main(monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda *call: calls.append(call))
-    distributed.main([])
-    module, todo, args = calls.pop()
-    assert module is distributed and args.jobs == 1
+def test_tasks(tmp_path):
+    args = runner.parse(distributed, [])
+    assert args.jobs == 1
+    todo = distributed.tasks(args)
     assert len(set(todo)) == len(todo) == 5 * len(METHODS)
     assert [t.seed for t in todo] == sorted(t.seed for t in todo)
-    distributed.main(['--quick'])
-    assert {t.dataset for t in calls.pop()[1]} == {'Cora'}
+    quick = distributed.tasks(runner.parse(distributed, ['--quick']))
+    assert {t.dataset for t in quick} == {'Cora'}
     file = Table(tmp_path / 'distributed.csv', distributed.TABLE.own_columns)
     file.append(**{**dict.fromkeys(file.own_columns, 1), **todo[0]._asdict()})
 

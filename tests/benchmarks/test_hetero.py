@@ -109,15 +109,10 @@ def test_tables_and_figures(tmp_path):
 
 
 def test_tasks(monkeypatch):
-    calls = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda *call: calls.append(call))
     monkeypatch.setattr(hetero, 'IMDB', lambda root: None)
-    hetero.main(['--runs', '2'])
-    tasks = calls.pop()[1]
+    tasks = hetero.tasks(runner.parse(hetero, ['--runs', '2']))
     assert len(set(tasks)) == len(tasks) == 2 * 4 * 6
     assert [task.seed for task in tasks] == [0] * 24 + [1] * 24
-    hetero.main(['--quick'])
-    tasks = calls.pop()[1]
+    tasks = hetero.tasks(runner.parse(hetero, ['--quick']))
     assert len(tasks) == 6
     assert {json.loads(task.settings)['epochs'] for task in tasks} == {30}

@@ -103,12 +103,8 @@ def test_draw(tmp_path, monkeypatch):
     plots.plt.close(figures[0])
 
 
-def test_main(monkeypatch):
-    seen = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda module, tasks, args: seen.append(tasks))
-    history.main([])
-    tasks, = seen
+def test_tasks():
+    tasks = history.tasks(runner.parse(history, []))
     assert [task.seed for task in tasks] == sorted(3 * [*range(10)])
     for task in tasks:
         assert (task.dataset, task.split) == ('Cora', 'public')

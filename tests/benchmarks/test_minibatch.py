@@ -182,17 +182,11 @@ def test_figures(tmp_path):
     assert minibatch.draw(few, tmp_path) == []
 
 
-def test_main(monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda *call: calls.append(call))
-    minibatch.main([])
-    module, todo, _ = calls.pop()
-    assert module is minibatch
+def test_tasks(tmp_path):
+    todo = minibatch.tasks(runner.parse(minibatch, []))
     assert len(set(todo)) == len(todo) == 6 * (1 + 3 + 3)
     assert [t.seed for t in todo] == sorted(t.seed for t in todo)
-    minibatch.main(['--quick'])
-    todo = calls.pop()[1]
+    todo = minibatch.tasks(runner.parse(minibatch, ['--quick']))
     assert {t.dataset for t in todo} == {'Cora'} and len(todo) == 3
 
     # What was run is found again in the file:

@@ -127,15 +127,12 @@ def test_main_takes_what_is_there(tmp_path, monkeypatch, capsys):
         own.append(**task._asdict(), epochs=1, val_loss=1, val_accuracy=1,
                    test_accuracy=70 + i, seconds=1, peak_mb=1, gates='')
     before = own.path.read_bytes()
-    significance.main(['--runs', '3'])
+    runner.main(significance, ['--runs', '3'])
     assert own.path.read_bytes() == before  # nothing was run
     out = capsys.readouterr().out
     assert 'Test accuracy (%), random split' in out
     assert 'AGCN has less variability' in out
     assert (tmp_path / 'boxplot_random.png').exists()
-    calls = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda *call: calls.append(call))
-    significance.main(['--split', 'public', '--quick'])
-    assert {(task.dataset, task.split) for task in calls[0][1]} == {
-        ('Cora', 'public')}
+    quick = significance.tasks(runner.parse(significance, ['--quick']))
+    assert {(task.dataset, task.split) for task in quick} == {
+        ('Cora', 'random')}

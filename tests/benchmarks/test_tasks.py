@@ -319,17 +319,12 @@ def test_figures(tmp_path):
     assert {path.stem for path in paths} == set(tasks.CAPTIONS)
 
 
-def test_main(monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda *call: calls.append(call))
-    tasks.main([])
-    module, todo, _ = calls.pop()
-    assert module is tasks
+def test_all_of_them(tmp_path):
+    todo = tasks.tasks(runner.parse(tasks, []))
     assert len(set(todo)) == len(todo) == 10 * (2 * 4 + 6 * 5)
     assert [task.seed for task in todo] == sorted(task.seed for task in todo)
-    tasks.main(['--quick', '--datasets', 'links', 'texas'])
-    assert [task.method for task in calls.pop()[1]] == list(ENCODERS)
+    quick = tasks.tasks(runner.parse(tasks, ['--quick']))
+    assert [task.method for task in quick] == 2 * list(ENCODERS)
 
     # What was run is found again in the file:
     file = Table(tmp_path / 'tasks.csv', tasks.TABLE.own_columns)

@@ -138,13 +138,9 @@ def test_draw(tmp_path, monkeypatch):
     plots.plt.close(figure)
 
 
-def test_main(monkeypatch):
-    seen = []
-    monkeypatch.setattr(runner, 'run_and_report',
-                        lambda module, tasks, args: seen.append(tasks))
-    tsne.main([])
-    tsne.main(['--quick'])
-    full, quick = seen
+def test_tasks():
+    full, quick = (tsne.tasks(runner.parse(tsne, argv))
+                   for argv in [[], ['--quick']])
     assert [task.seed for task in full] == sorted(3 * [*range(5)])
     assert {task.dataset for task in full} == {'MNIST'}
     assert {task.dataset for task in quick} == {'Digits'}
