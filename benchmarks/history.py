@@ -7,8 +7,6 @@ minimised, with dropout; the validation loss is without. GCN and AGCN (paper)
 are the same network but for the gate. DiffusedMLP is another one: wider,
 deeper, and with more weight decay.
 """
-import json
-import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.data import load
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.settings import METHODS, Task, latest, run_of, settings_of
+from benchmarks.settings import METHODS, Task, latest, run, settings_of
 from benchmarks.stats import Gap, by_seed, pairs, sentence, verdict
 
 QUESTION = 'Does AGCN train to a lower loss than GCN?'
@@ -35,14 +32,11 @@ CAPTIONS = {'history': 'Cross-entropy in each epoch: means over the seeds, '
 
 def measure(task: Task, root: str) -> dict[str, Any]:
     r"""Trains one network and returns its losses."""
-    data = load(task.dataset, task.split, task.seed, root)
-    start = time.perf_counter()
-    run = run_of(task.method)(data, task.seed, **json.loads(task.settings))
-    seconds = time.perf_counter() - start
+    row, _, out = run(task, root)
     train_losses, val_losses = [' '.join(f'{loss:.5g}' for loss in column)
-                                for column in zip(*run.losses)]
+                                for column in zip(*out.losses)]
     return {**task._asdict(), 'train_losses': train_losses,
-            'val_losses': val_losses, 'seconds': round(seconds, 2)}
+            'val_losses': val_losses, 'seconds': row['seconds']}
 
 
 def curves(rows: pd.DataFrame, column: str) -> dict[str, Any]:

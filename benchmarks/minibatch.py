@@ -31,6 +31,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
 
 from benchmarks import batches, settings
+from benchmarks.baselines import agcn
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
 from benchmarks.stats import by_seed, gap_text, mean_error, sentence
@@ -78,23 +79,6 @@ def layers_of(model: Module) -> list[AGCNConv]:
 
 
 @torch.no_grad()
-def gates_of(model: Module, data: Data,
-             weights: Weights | None = None) -> list[float]:
-    r"""The gates of all layers and hops, without dropout."""
-    found: list[float] = []
-
-    def look(conv: AGCNConv, args: Any, kwargs: Any, _: Tensor) -> None:
-        found.extend(conv.gate(*args, **kwargs).flatten().tolist())
-
-    hooks = [conv.register_forward_hook(look, with_kwargs=True)
-             for conv in layers_of(model)]
-    model.eval()(data.x, data.edge_index, **weights(data) if weights else {})
-    for hook in hooks:
-        hook.remove()
-    return found
-
-
-@torch.no_grad()
 def average_gates(model: Module, parts: list[Data],
                   weights: Weights) -> list[float]:
     r"""The gates of a running estimate over batches, without dropout."""
@@ -106,7 +90,7 @@ def average_gates(model: Module, parts: list[Data],
             hop.momentum = 0.0  # the mean of all
     for batch in parts:
         model(batch.x, batch.edge_index, **weights(batch))
-    return gates_of(model, parts[0], weights)
+    return agcn.gates(model, parts[0], **weights(parts[0]))
 
 
 def all_gates(model: Any, data: Data, parts: list[Data],
@@ -115,12 +99,13 @@ def all_gates(model: Any, data: Data, parts: list[Data],
     then without these, by what each batch says. The model's running energies
     are no longer used after this.
     """
-    found = {'trained': [gates_of(model, data)],
+    found = {'trained': [agcn.gates(model, data)],
              'running': [average_gates(model, parts, weights)]}
     for conv in layers_of(model):
         conv.momentum = None
     for name, way in [('raw', no_weights), ('weighted', weights)]:
-        found[name] = [gates_of(model, batch, way) for batch in parts]
+        found[name] = [agcn.gates(model, batch, **way(batch))
+                       for batch in parts]
     return found
 
 
@@ -177,7 +162,7 @@ def measure(task: Task, root: str) -> dict[str, Any]:
         **task._asdict(), **row,
         'nodes': round(sum(nodes) / len(nodes)),
         'best_epoch': best_epoch,
-        'gates': ' '.join(f'{g:.5g}' for g in gates_of(model, data)),
+        'gates': ' '.join(f'{g:.5g}' for g in agcn.gates(model, data)),
         'batch_gates': json.dumps({
             name: [[round(g, 4) for g in line] for line in lines]
             for name, lines in found.items()}),

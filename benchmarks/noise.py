@@ -58,8 +58,8 @@ from benchmarks.data import (
     load_heterophilous,
     score,
 )
-from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.stats import mean_error, pairs
+from benchmarks.results import RESULTS, Table
+from benchmarks.stats import mean_error, pairs, pivot
 from benchmarks.training import Run
 from torch_agcn.diagnostics import chance_edges
 from torch_agcn.functional import anisotropic_weights
@@ -121,6 +121,9 @@ FAMILIES = {
     'none': Family(HETEROPHILOUS, [0.0], ['mlp', 'gcn', 'appnp'],
                    ['gcn', 'appnp']),
 }
+# Of lines and columns:
+ORDER = {name: i for i, name in enumerate(
+    [*FAMILIES, *CITATION, *IMAGES, *HETEROPHILOUS, *LABELS])}
 SEARCH_SEED, FIRST_SEED = 0, 100
 KEYS = ['method', 'dataset', 'attack', 'level', 'weighted']
 COLUMNS = [*KEYS, 'seed', 'settings', 'epochs', 'val_score', 'test_score',
@@ -321,16 +324,27 @@ def label(method: str, weighted: int) -> str:
     return LABELS[method] + weighted * ' + weights'
 
 
+def shown(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""The runs with the settings that were chosen last, with the names of
+    lines and columns, in the order in which these are shown.
+    """
+    rows = rows[rows.settings == rows.groupby(KEYS).settings.transform('last')]
+    rows = rows.drop_duplicates([*KEYS, 'seed'])
+    return rows.assign(
+        name=[label(*key) for key in zip(rows.method, rows.weighted)],
+        at=[_level(level) for level in rows.level]).sort_values(
+            ['attack', 'dataset', 'method', 'weighted', 'level', 'seed'],
+            key=lambda column: column.map(ORDER).fillna(column))
+
+
 def wide(rows: pd.DataFrame, **where: Any) -> pd.DataFrame:
     r"""Test scores of the settings that were chosen last: a line per seed, a
     column per method, weighted or not, and level.
     """
     for key, value in where.items():
         rows = rows[rows[key] == value]
-    rows = rows[rows.settings == rows.groupby(KEYS).settings.transform('last')]
-    rows = rows.drop_duplicates([*KEYS, 'seed'])
-    return rows.pivot(index='seed', columns=['method', 'weighted', 'level'],
-                      values='test_score')
+    return shown(rows).pivot(index='seed', values='test_score', columns=[
+        'method', 'weighted', 'level'])
 
 
 TITLES = {
@@ -345,19 +359,16 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""A table for each attack and data set, then what weights are worth."""
     out = {}
     for name in FAMILIES:
-        parts = _parts(rows, name)
-        if name == 'none' and parts:
+        own = shown(rows[rows.attack == name])
+        if name == 'none':
             out['Test score in percent (ROC AUC of '
                 f'{" and ".join(BY_CURVE)}), mean ± standard error (runs): '
-                f'{TITLES[name]}'] = pd.concat(
-                    [_frame(part, {0.0: dataset}).set_index('')
-                     for dataset, part in parts.items()],
-                    axis=1).fillna('–').reset_index()
+                f'{TITLES[name]}'] = scores(own, 'name', 'dataset')
         else:
-            for dataset, part in parts.items():
+            for dataset, part in own.groupby('dataset', sort=False):
                 out[f'{dataset}: test accuracy in percent, mean ± standard '
-                    f'error (runs): {TITLES[name]}'] = _frame(part)
-        out[_worth(name)] = _gains(parts)
+                    f'error (runs): {TITLES[name]}'] = scores(part)
+        out[_worth(name)] = gains(rows, name)
     out[SHARES] = estimates(ESTIMATES.read())
     return {title: frame for title, frame in out.items() if len(frame)}
 
@@ -366,122 +377,39 @@ def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""In short: accuracies, and what the weights are worth to a GCN, beside
     peers.
     """
+    attacked = shown(rows[rows.attack.isin(['dice', 'prbcd', 'adaptive'])
+                          & (rows.method != 'evaded')])
     out = {
         'Test accuracy in percent with random edges added, as a share of the '
         'own ones of the graph': _random_in_short(rows),
-        _worth('random'): _gains(_parts(rows, 'random'), ['gcn', *PEERS]),
+        _worth('random'): gains(rows, 'random', ['gcn', *PEERS]),
         'Test accuracy in percent after attacks, by the share of edges they '
-        'change': _attacks_in_short(rows)}
+        'change': scores(attacked.assign(
+            name=[f'{TITLES[attack]}: {name}' for attack, name
+                  in zip(attacked.attack, attacked['name'])],
+            at=_columns(attacked, ' ')))}
     for name in ['dice', 'prbcd', 'knn']:
-        out[_worth(name)] = _gains(_parts(rows, name), ['gcn', *PEERS])
-    out[_worth('none')] = _gains(_parts(rows, 'none')).rename(
+        out[_worth(name)] = gains(rows, name, ['gcn', *PEERS])
+    out[_worth('none')] = gains(rows, 'none').rename(
         columns={_level(0.0): 'difference'})
     out[SHARES] = estimates(ESTIMATES.read())
     return {title: frame for title, frame in out.items() if len(frame)}
 
 
-def _worth(name: str) -> str:
-    return ('What the weights are worth, in points with 95 % intervals: '
-            + TITLES[name])
-
-
-def _parts(rows: pd.DataFrame, name: str) -> dict[str, pd.DataFrame]:
-    r"""The scores of each data set that an attack was made on."""
-    return {d: wide(rows, attack=name, dataset=d)
-            for d in FAMILIES[name].datasets
-            if ((rows.attack == name) & (rows.dataset == d)).any()}
-
-
-def _attacks_in_short(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""A line for each attack and method, without those trained before."""
-    lines: dict[str, dict[str, str]] = {}
-    for name in ['dice', 'prbcd', 'adaptive']:
-        for dataset, part in _parts(rows, name).items():
-            for method, is_weighted, level in sorted(part, key=lambda key: (
-                    list(LABELS).index(key[0]), key)):
-                if method != 'evaded':
-                    lines.setdefault(
-                        f'{TITLES[name]}: {label(method, is_weighted)}', {})[
-                        f'{dataset} {_level(level)}'] = mean_error(
-                            part[method, is_weighted, level])
-    return pd.DataFrame([{'': name, **line} for name, line in lines.items()
-                         ]).fillna('–')
-
-
-def _random_in_short(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""Three levels, and the gain of GCN."""
-    gain = 'gain of GCN'
-    lines: dict[str, dict[str, str]] = {}
-    runs: dict[str, set[int]] = {}
-    for dataset, level in itertools.product(CITATION, [0.0, 0.5, 1.0]):
-        part = wide(rows, attack='random', dataset=dataset)
-        column = f'{dataset} +{_level(level)}'
-        for name, is_weighted in SHOWN:
-            key = name, is_weighted, level
-            line = lines.setdefault(label(name, is_weighted), {})
-            line[column] = f'{part[key].mean():.1f}' if key in part else '–'
-            runs.setdefault(label(name, is_weighted), set()).add(
-                part[key].count() if key in part else 0)
-        gap = pairs(part, ('gcn', 1, level), ('gcn', 0, level))
-        if gap:
-            lines.setdefault(gain, {})[column] = str(gap)
-    for name, found in runs.items():
-        counts = sorted(found - {0})
-        lines[name]['runs'] = ' to '.join(map(str, dict.fromkeys(
-            [*counts[:1], *counts[-1:]])))
-    return pd.DataFrame([{'': name, **line} for name, line in lines.items()
-                         ]).fillna('–')
-
-
-def estimates(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""How well the share of chance edges is estimated, and how edges are
-    told apart: means over the runs.
-    """
+def scores(rows: pd.DataFrame, lines: str = 'name', columns: str = 'at',
+           cell: Callable[[pd.Series], str] = mean_error) -> pd.DataFrame:
+    r"""Test scores by method and level, or by what else is named."""
     if rows.empty:
         return pd.DataFrame()
-    lines = []
-    order = {name: i for i, name in enumerate(CITATION)}
-    for (dataset, level), part in sorted(
-            rows.groupby(['dataset', 'level']),
-            key=lambda group: (order[group[0][0]], group[0][1])):
-        mean = part[['true_share', 'share', 'auc', 'own_weight',
-                     'added_weight']].mean()
-        auc, added = (f'{mean[key]:{form}}' if level > 0 else '–'
-                      for key, form in [('auc', '.1f'),
-                                        ('added_weight', '.2f')])
-        lines.append({
-            'data set': dataset, 'random edges added': _level(level),
-            'share of them': f'{mean.true_share:.2f}',
-            'estimated': f'{mean.share:.2f}', 'ROC AUC': auc,
-            'weight of own edges': f'{mean.own_weight:.2f}',
-            'of added edges': added})
-    return pd.DataFrame(lines)
+    return pivot(rows, lines, columns, cell, 'test_score')
 
 
-def _frame(part: pd.DataFrame,
-           names: dict[float, str] | None = None) -> pd.DataFrame:
-    levels = sorted({level for _, _, level in part})
-    lines = []
-    for method, is_weighted in itertools.product(LABELS, [0, 1]):
-        cells = {_level(level, names): mean_error(
-            part[method, is_weighted, level])
-            for level in levels if (method, is_weighted, level) in part}
-        if cells:
-            lines.append({'': label(method, is_weighted), **cells})
-    return pd.DataFrame(lines).fillna('–')
-
-
-def _level(level: float, names: dict[float, str] | None = None) -> str:
-    if names is not None:
-        return names[level]
-    return f'{level:.0f}' if level > 1 else f'{level:.0%}'
-
-
-def _gains(parts: dict[str, pd.DataFrame],
-           methods: Iterable[str] = LABELS) -> pd.DataFrame:
+def gains(rows: pd.DataFrame, attack: str,
+          methods: Iterable[str] = LABELS) -> pd.DataFrame:
     r"""With the weights against without, and GCN with them against peers."""
     lines = []
-    for dataset, part in parts.items():
+    for dataset in FAMILIES[attack].datasets:
+        part = wide(rows, attack=attack, dataset=dataset)
         levels = sorted({level for _, _, level in part})
         for method in methods:
             ours = ('gcn', 1) if method in PEERS else (method, 1)
@@ -493,6 +421,61 @@ def _gains(parts: dict[str, pd.DataFrame],
                               'to': label(method, 0),
                               **{k: str(v or '–') for k, v in gaps.items()}})
     return pd.DataFrame(lines).fillna('–')
+
+
+def _random_in_short(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""Three levels, and the gain of GCN."""
+    own = shown(rows[(rows.attack == 'random')
+                     & rows.level.isin([0.0, 0.5, 1.0])])
+    own = own.assign(at=_columns(own, ' +'))
+    frame = scores(own, cell=lambda values: f'{values.mean():.1f}')
+    if frame.empty:
+        return frame
+    names = [label(*key) for key in SHOWN]
+    frame = frame.set_index('').loc[[n for n in names if n in set(own.name)]]
+    runs = own.groupby(['name', 'at']).seed.count().groupby('name')
+    runs = runs.agg(['min', 'max']).loc[frame.index].to_numpy()
+    frame['runs'] = [str(low) if low == high else f'{low} to {high}'
+                     for low, high in runs]
+    gain = {column: pairs(part.pivot(index='seed', columns=[
+        'method', 'weighted'], values='test_score'), ('gcn', 1), ('gcn', 0))
+        for column, part in own.groupby('at')}
+    frame.loc['gain of GCN'] = {c: str(gain.get(c) or '–') for c in frame}
+    return frame.reset_index()
+
+
+def _columns(rows: pd.DataFrame, between: str) -> list[str]:
+    return [f'{dataset}{between}{at}' for dataset, at
+            in zip(rows.dataset, rows['at'])]
+
+
+def estimates(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""How well the share of chance edges is estimated, and how edges are
+    told apart: means over the runs.
+    """
+    if rows.empty:
+        return pd.DataFrame()
+    mean = rows.groupby(['dataset', 'level']).mean(numeric_only=True)
+    mean = mean.sort_index(key=lambda index: index.map(
+        lambda value: ORDER.get(value, value))).reset_index()
+    forms = {'random edges added': ('level', _level),
+             'share of them': ('true_share', '{:.2f}'.format),
+             'estimated': ('share', '{:.2f}'.format),
+             'ROC AUC': ('auc', '{:.1f}'.format),
+             'weight of own edges': ('own_weight', '{:.2f}'.format),
+             'of added edges': ('added_weight', '{:.2f}'.format)}
+    return pd.DataFrame({'data set': mean.dataset, **{
+        title: mean[key].map(form).replace('nan', '–')
+        for title, (key, form) in forms.items()}})
+
+
+def _worth(name: str) -> str:
+    return ('What the weights are worth, in points with 95 % intervals: '
+            + TITLES[name])
+
+
+def _level(level: float) -> str:
+    return f'{level:.0f}' if level > 1 else f'{level:.0%}'
 
 
 SHOWN = [('gcn', 0), ('gat', 0), ('gcnii', 0), *[(m, 0) for m in PEERS],
@@ -533,11 +516,6 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
         axis.legend(loc='lower left', fontsize=8)
     axes[0, 0].set_ylabel('test accuracy (%)')
     return plots.save(figure, folder, 'noise')
-
-
-def claims(rows: pd.DataFrame) -> list[Claim]:
-    r"""None: the paper has no wrong edges."""
-    return []
 
 
 def answer(rows: pd.DataFrame) -> str:

@@ -23,7 +23,7 @@ import yaml
 from torch_geometric.data import Data
 
 from benchmarks.data import load
-from benchmarks.results import ROOT, Table
+from benchmarks.results import ROOT
 from benchmarks.runner import as_json, peak_mb, reset_peak
 from benchmarks.training import Run
 
@@ -159,20 +159,6 @@ def run(task: Any, root: str) -> tuple[dict[str, Any], Data, Run]:
         'gates': ' '.join(f'{gate:.5g}' for gate in gates),
     }
     return row, data, out
-
-
-def copy_equal_runs(tasks: list[Task], table: Table) -> None:
-    r"""Copies the rows of runs that were made under the name of another
-    method: with the same module and settings they are the same.
-    """
-    rows = table.read().to_dict('records')
-    made = {Task(*(row[key] for key in Task._fields)): row for row in rows}
-    for task in tasks:
-        twins = [task._replace(method=method) for method in METHODS
-                 if module_of(method) == module_of(task.method)]
-        row = next((made[twin] for twin in twins if twin in made), None)
-        if task not in made and row is not None:
-            table.append(Task._fields, **{**row, 'method': task.method})
 
 
 # Rows ########################################################################

@@ -4,7 +4,7 @@ Runs of the same seed are pairs, so methods are compared by the differences
 within pairs. The paper's tests, which take all runs as independent, are here
 too: one-way ANOVA and Tukey's.
 """
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -91,6 +91,17 @@ def mean_error(values: pd.Series) -> str:
         return '–'
     error = f' ± {values.sem():.1f}' if len(values) > 1 else ''
     return f'{values.mean():.1f}{error} ({len(values)})'
+
+
+def pivot(rows: pd.DataFrame, lines: str, columns: str,
+          cell: Callable[[pd.Series], str] = mean_error,
+          values: str = 'test_accuracy') -> pd.DataFrame:
+    r"""A table with what a function says of some values: a line and a column
+    for each that stands in two columns of the rows, in the order there.
+    """
+    out = rows.groupby([lines, columns])[values].agg(cell).unstack()
+    out = out.reindex(rows[lines].unique())[rows[columns].unique()]
+    return out.fillna('–').rename_axis(index='', columns=None).reset_index()
 
 
 class Spread(NamedTuple):

@@ -18,7 +18,6 @@ from benchmarks.settings import (
     COLUMNS,
     METHODS,
     Task,
-    copy_equal_runs,
     gates_of,
     is_repeated,
     latest,
@@ -303,5 +302,4 @@ def main(argv: list[str]) -> None:
              if split in splits_of(dataset)
              for method in args.methods
              if not is_repeated(method, split, seed)]
-    copy_equal_runs(tasks, runner.table_of(TABLE, args))
     runner.run_and_report(sys.modules[__name__], tasks, args)

@@ -20,7 +20,6 @@ from benchmarks.settings import (
     COLUMNS,
     METHODS,
     Task,
-    copy_equal_runs,
     read_settings,
     settings_of,
 )
@@ -120,7 +119,6 @@ def main(argv: list[str]) -> None:
                  for seed in seeds for dataset in args.datasets
                  for method in args.methods
                  for config in configs(method, dataset)]
-        copy_equal_runs(tasks, table)
         return runner.run_missing(tasks, table, measure, args.jobs, args.root)
 
     def second(method: str, dataset: str) -> list[dict[str, Any]]:

@@ -77,17 +77,16 @@ class Hops(DiffusedMLP):
 
 
 @torch.no_grad()
-def gates(model: Module, data: Data) -> list[float]:
-    r"""The gates of all layers or hops, in order."""
+def gates(model: Module, data: Data, **weights: Tensor) -> list[float]:
+    r"""The gates of all layers or hops, in order, without dropout."""
     found: list[float] = []
 
-    def look(conv: GatedDiffusion, inputs: Any, weights: Any,
-             _: Tensor) -> None:
-        found.extend(conv.gate(*inputs, **weights).flatten().tolist())
+    def look(conv: GatedDiffusion, args: Any, kwargs: Any, _: Tensor) -> None:
+        found.extend(conv.gate(*args, **kwargs).flatten().tolist())
 
     hooks = [m.register_forward_hook(look, with_kwargs=True)
              for m in model.modules() if isinstance(m, GatedDiffusion)]
-    model.eval()(data.x, data.edge_index, **weights_of(data))
+    model.eval()(data.x, data.edge_index, **weights or weights_of(data))
     for hook in hooks:
         hook.remove()
     return found

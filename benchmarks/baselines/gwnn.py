@@ -36,23 +36,17 @@ from torch.nn.init import xavier_uniform_
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
 
+from benchmarks.baselines.layers import Stack
 from benchmarks.sparse import CSR
 from benchmarks.training import (
     Run,
     adjacency,
-    count_classes,
-    dropout,
     fit,
+    normalized,
     remember,
+    sizes,
     sparse_features,
 )
-
-
-def normalized_adjacency(A: sp.csr_matrix) -> sp.csr_matrix:
-    """Returns D^-½ A D^-½, zero where a node has no edge."""
-    degree = np.asarray(A.sum(axis=1)).ravel()
-    scale = sp.diags(np.where(degree > 0, degree, np.inf)**-0.5)
-    return (scale @ A @ scale).tocsr()
 
 
 def spectral_function(
@@ -75,7 +69,7 @@ def spectral_function(
         M.data[abs(M.data) < bound] = 0
         M.eliminate_zeros()
 
-    P = normalized_adjacency(A)
+    P = normalized(A)
     coef = cheb2poly(chebinterpolate(lambda p: f(1 - p), 14))
     power = sp.eye(A.shape[0], format='csr')
     out = coef[0] * power
@@ -129,25 +123,6 @@ class WaveletConv(Module):
         return psi_inverse @ (self.theta * (psi @ (x @ self.weight)))
 
 
-class GWNN(Module):
-    """Two layers; the graph is in the wavelets, handed over once."""
-
-    def __init__(self, psi: CSR, psi_inverse: CSR, in_channels: int,
-                 hidden_channels: int, out_channels: int, p: float) -> None:
-        super().__init__()
-        N = psi.size(0)
-        self.conv1 = WaveletConv(N, in_channels, hidden_channels)
-        self.conv2 = WaveletConv(N, hidden_channels, out_channels)
-        self.psi, self.psi_inverse, self.p = psi, psi_inverse, p
-
-    def forward(self, x: Any, edge_index: Tensor) -> Tensor:
-        """Returns the logits; ``edge_index`` is not looked at."""
-        x = dropout(x, self.p, self.training)
-        x = self.conv1(x, self.psi, self.psi_inverse).relu()
-        x = dropout(x, self.p, self.training)
-        return self.conv2(x, self.psi, self.psi_inverse)
-
-
 def run(
     data: Data,
     seed: int,
@@ -167,8 +142,10 @@ def run(
     psi, psi_inverse = wavelet_matrices(data, s=s, threshold=threshold,
                                         inverse=inverse)
     data = sparse_features(data)
-    model = GWNN(psi, psi_inverse, data.x.size(1), hidden_channels,
-                 count_classes(data.y), p)
+    inner, hidden, outer = sizes(data, hidden_channels)
+    model = Stack(WaveletConv(data.num_nodes, inner, hidden),
+                  WaveletConv(data.num_nodes, hidden, outer), p=p,
+                  graph=(psi, psi_inverse))
     out = fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
               patience=patience)
     out.extra['density'] = psi.value.numel() / data.num_nodes**2

@@ -38,15 +38,9 @@ from benchmarks.training import (
     drop,
     dropout,
     fit,
+    normalized,
     sparse_features,
 )
-
-
-def gcn_matrix(A: sp.csr_matrix) -> sp.csr_matrix:
-    """Returns D̃^-½ (A + I) D̃^-½."""
-    A = A + sp.eye(A.shape[0])
-    scale = sp.diags(np.asarray(A.sum(axis=1)).ravel()**-0.5)
-    return (scale @ A @ scale).tocsr()
 
 
 def lanczos(
@@ -168,7 +162,7 @@ def run(
 ) -> Run:
     """Runs Lanczos once, then trains."""
     seed_everything(seed)
-    P = gcn_matrix(adjacency(data))
+    P = normalized(adjacency(data) + sp.eye(data.num_nodes))
     R, V = lanczos(P, num_steps, np.random.default_rng(seed))
     data = sparse_features(data)
     model = LanczosNet(

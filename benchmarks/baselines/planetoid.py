@@ -27,10 +27,8 @@ from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 from torch_geometric import seed_everything
 from torch_geometric.data import Data
-from torch_geometric.utils import sort_edge_index
 
-from benchmarks.baselines.deepwalk import random_walk, window_mask
-from benchmarks.sparse import row_pointer
+from benchmarks.baselines.deepwalk import neighbors, random_walk, window_mask
 from benchmarks.training import (
     Run,
     count_classes,
@@ -93,12 +91,6 @@ def sample_context(
     node = torch.cat([node, labelled[order[first]]])
     context = torch.cat([context, labelled[order[second]]])
     return node, context, gamma
-
-
-def neighbors(data: Data) -> tuple[Tensor, Tensor]:
-    """Returns the graph's CSR row pointer and column indices."""
-    row, indices = sort_edge_index(data.edge_index)
-    return row_pointer(row, data.num_nodes), indices
 
 
 def context_loss(e: Tensor, v: Tensor, gamma: Tensor) -> Tensor:

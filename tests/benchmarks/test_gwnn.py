@@ -5,14 +5,14 @@ import torch
 from torch_geometric.data import Data
 
 from benchmarks.baselines.gwnn import (
-    GWNN,
     WaveletConv,
-    normalized_adjacency,
     run,
     spectral_function,
     wavelets,
 )
+from benchmarks.baselines.layers import Stack
 from benchmarks.sparse import CSR
+from benchmarks.training import normalized
 
 
 def graph(N=40, seed=0):
@@ -23,7 +23,7 @@ def graph(N=40, seed=0):
 
 
 def eigen(A, f):
-    L = np.eye(A.shape[0]) - normalized_adjacency(A).toarray()
+    L = np.eye(A.shape[0]) - normalized(A).toarray()
     value, U = np.linalg.eigh(L)
     assert value.min() > -1e-12 and value.max() < 2 + 1e-12
     return U @ np.diag(f(value)) @ U.T
@@ -87,9 +87,10 @@ def test_layer_is_the_formula():
 def test_exact_wavelets_start_as_a_perceptron():
     psi = [CSR.from_scipy(M) for M in wavelets(graph(), 1.0, threshold=0.0)]
     torch.manual_seed(0)
-    model = GWNN(*psi, 5, 8, 3, p=0.5).eval()
+    first, second = WaveletConv(40, 5, 8), WaveletConv(40, 8, 3)
+    model = Stack(first, second, p=0.5, graph=tuple(psi)).eval()
     x = torch.randn(40, 5)
-    expected = (x @ model.conv1.weight).relu() @ model.conv2.weight
+    expected = (x @ first.weight).relu() @ second.weight
     assert torch.allclose(model(x, None), expected, atol=1e-5)
 
 

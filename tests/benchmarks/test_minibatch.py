@@ -9,6 +9,7 @@ from torch_geometric.testing import withPackage
 from torch_geometric.utils import to_undirected
 
 from benchmarks import batches, minibatch, runner
+from benchmarks.baselines import agcn
 from benchmarks.minibatch import Task
 from benchmarks.results import Table
 from benchmarks.settings import settings_of
@@ -72,7 +73,7 @@ def test_gates():
         model.eval()
         h = model.lins[1](model.lins[0](data.x).relu())
     gate = anisotropic_gate(relative_energy(h, data.edge_index), 3.0)
-    found = minibatch.gates_of(model, data, minibatch.no_weights)
+    found = agcn.gates(model, data, **minibatch.no_weights(data))
     assert found[0] == pytest.approx(float(gate), abs=1e-5)
     # The average over a graph, and the same again, is its own; with other
     # features among them it is another.

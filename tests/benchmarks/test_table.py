@@ -41,20 +41,6 @@ def run(place, *more):
                 '--runs', '2', '--methods', *more])
 
 
-def test_the_same_run_is_made_once(place):
-    (place / 'settings' / 'gcn_long.yaml').write_text(
-        'module: gcn\nfixed: {all: {epochs: 2}}\n')
-    run(place, 'gcn', 'mlp')
-    before = table.TABLE.read()
-    run(place, 'gcn_long')
-    rows = table.TABLE.read()
-    gcn, twin = (rows[rows.method == m].drop(columns='method').sort_values(
-        'seed', ignore_index=True) for m in ['gcn', 'gcn_long'])
-    assert len(rows) == 6 and rows[:4].equals(before) and gcn.equals(twin)
-    run(place, 'gcn', 'gcn_long')
-    assert len(table.TABLE.read()) == 6
-
-
 @pytest.mark.filterwarnings('ignore:The last row')
 def test_resume_and_jobs(place):
     run(place, 'mlp', 'gcn', '--jobs', '2')
