@@ -27,8 +27,14 @@ import traceback
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
-from multiprocessing.connection import Connection, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,50 +57,45 @@ from torch_agcn.datasets import FetchError
 
 Measure = Callable[[Any, str], dict[str, Any]]
 QUICK = Path('quick')  # where first looks go
-GRACE = 5  # seconds that a worker has to clean up
-STOPPED = 128 + signal.SIGTERM  # how it ends then
+GRACE = 5  # seconds that a run has to clean up
+KILLED = ('its process ended before it did, as the system does when memory is '
+          'short; fewer --jobs need less')
 
 
 # Processes ###################################################################
 
 
-def _work(pipe: Connection, measure: Measure, root: str, keep: bool) -> None:
-    r"""A worker process: tasks in, rows or errors out."""
+def _prepare(keep: bool) -> None:
+    r"""Makes a process ready for tasks."""
     if keep:  # large tensors are made and dropped all the time
         keep_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # runs clean up
     warnings.filterwarnings('ignore', 'Sparse (CSR|inv)')
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        try:
-            task = pipe.recv()
-        except EOFError:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            return
-        try:
-            pipe.send(({'versions': provenance()['versions'],
-                        **measure(task, root)}, ''))
-        except FetchError as error:
-            pipe.send((None, str(error)))
-        except SystemExit as error:
-            # The run has cleaned up; torch would take seconds to do so.
-            if error.code == STOPPED:
-                os._exit(STOPPED)
-            raise
-        except Exception:
-            pipe.send((None, traceback.format_exc()))
 
 
 def _end_with_parent() -> None:
-    # A parent that was killed cannot end its workers.
+    # A parent that was killed cannot end its processes.
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE)
         os._exit(1)
+
+
+def _run(measure: Measure, task: Any,
+         root: str) -> tuple[dict[str, Any] | None, str]:
+    r"""The row of a task, or none and what went wrong."""
+    try:
+        return {'versions': provenance()['versions'],
+                **measure(task, root)}, ''
+    except FetchError as error:
+        return None, str(error)
+    except Exception:
+        return None, traceback.format_exc()
 
 
 @contextmanager
@@ -114,14 +115,6 @@ def stop_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _ending(code: int | None) -> str:
-    r"""How a process ended."""
-    if code == -getattr(signal, 'SIGKILL', 0):
-        return ('its process was killed, as the system does when memory is '
-                'short; fewer --jobs need less')
-    return f'its process ended with {code}'
-
-
 def execute(
     tasks: Iterable[Any], measure: Measure, jobs: int, root: str,
     keep: bool = True,
@@ -132,66 +125,61 @@ def execute(
     finished. Processes keep the memory of large tensors, or have the allocator
     as the system has it.
     """
-    for name in ['OMP', 'MKL', 'OPENBLAS']:  # for the workers to inherit
+    for name in ['OMP', 'MKL', 'OPENBLAS']:  # for processes to inherit
         os.environ[f'{name}_NUM_THREADS'] = '1'
     for name in list(os.environ):
         if name.startswith('MALLOC_') or name == 'GLIBC_TUNABLES':
             del os.environ[name]
     # Neither torch's nor the C library's threads survive a fork.
     context = multiprocessing.get_context('spawn')
-    queue = list(tasks)[::-1]
-    busy: dict[Any, tuple[Any, Any]] = {}
-    stopped: list[int] = []
+    queue, stopped = list(tasks)[::-1], []
+    pools: list[ProcessPoolExecutor] = []
+    busy: dict[Future, tuple[Any, ProcessPoolExecutor]] = {}
+
+    def start() -> ProcessPoolExecutor:
+        # One process each, as a pool ends with the first that is killed.
+        pools.append(ProcessPoolExecutor(1, context, _prepare, (keep,)))
+        return pools[-1]
+
+    def hand_out(pool: ProcessPoolExecutor) -> None:
+        if queue and not stopped:
+            task = queue.pop()
+            try:
+                future = pool.submit(_run, measure, task, root)
+            except BrokenProcessPool:  # killed after its last run
+                pool = start()
+                future = pool.submit(_run, measure, task, root)
+            busy[future] = task, pool
 
     def stop(number: int, frame: Any) -> None:
         if stopped:  # who asks twice does not want to wait
             raise KeyboardInterrupt(number)
         stopped.append(number)
-        queue.clear()
-
-    def hand_out(pipe: Any, process: Any) -> None:
-        task = queue.pop()
-        busy[pipe] = process, task
-        with suppress(OSError):  # it has died, as is seen when it is read
-            pipe.send(task)
-
-    def start() -> None:
-        pipe, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(
-            theirs, measure, root, keep), daemon=True)
-        process.start()
-        theirs.close()
-        hand_out(pipe, process)
 
     with stop_by(stop):
         try:
-            while queue or busy:
-                while queue and len(busy) < jobs:
-                    start()
-                ready = wait(list(busy), timeout=0.1)
-                if stopped and not ready:
+            for _ in range(min(jobs, len(queue))):
+                hand_out(start())
+            while busy:
+                done, _ = wait(busy, 0.1, FIRST_COMPLETED)
+                if stopped and not done:
                     break
-                for pipe in ready:
-                    process, task = busy[pipe]
+                for future in done:
+                    task, pool = busy.pop(future)
                     try:
-                        row, error = pipe.recv()
-                    except (EOFError, OSError):  # out of memory, say
-                        process.join()
-                        row, error = None, _ending(process.exitcode)
-                        del busy[pipe]
-                    else:
-                        if queue:
-                            hand_out(pipe, process)
-                        else:
-                            del busy[pipe]
-                            pipe.close()
+                        row, error = future.result()
+                    except BrokenProcessPool:
+                        row, error, pool = None, KILLED, start()
+                    hand_out(pool)
                     yield task, row, error
         finally:
-            for process, _ in busy.values():
+            for process in multiprocessing.active_children():
                 process.terminate()
-            for process, _ in busy.values():
-                process.join(GRACE)
+            wait(busy, GRACE)
+            for process in multiprocessing.active_children():
                 process.kill()
+            for pool in pools:
+                pool.shutdown()
     if stopped:
         raise KeyboardInterrupt(stopped[0])
 
