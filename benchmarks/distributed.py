@@ -40,7 +40,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
 
-from benchmarks import batches, results, runner, settings
+from benchmarks import batches, runner, settings
 from benchmarks.batches import STEPS_PER_EPOCH, Task
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table, keep_memory, write_whole
@@ -58,7 +58,6 @@ METHODS = {ONE: (1, -1), TWO: (2, -1), KILLED: (2, 1)}
 OPTIONS = dict(datasets=['PubMed'], runs=5, of=CITATION, jobs=1)
 QUICK = dict(datasets=['Cora'], runs=1)
 PATIENCE = 1800  # seconds, for all that may go wrong between processes
-LOCK_PATIENCE = 100  # seconds; on NFS, locks of dead machines stay for 90
 
 
 def settings_of(dataset: str, quick: bool = False) -> str:
@@ -96,26 +95,6 @@ def share_of(nodes: Tensor, rank: int, world: int) -> Tensor:
     return nodes[torch.arange(rank, count * world, world) % nodes.numel()]
 
 
-def claim(folder: Path) -> Any:
-    r"""Holds the folder as long as what is returned stays open: two jobs would
-    write one checkpoint.
-    """
-    lock, fcntl = (folder / 'lock').open('a'), results.fcntl
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while fcntl is not None:  # it is on Windows
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                lock.close()
-                raise ValueError(
-                    f"'{folder}' is in use by another job; pass another "
-                    f"'--folder', or wait for its end") from None
-            time.sleep(0.1)
-    return lock
-
-
 def save(state: dict[str, Any], path: Path) -> None:
     r"""Writes a checkpoint, which is whole or not there."""
     content = BytesIO()
@@ -123,20 +102,18 @@ def save(state: dict[str, Any], path: Path) -> None:
     write_whole(path, content.getvalue())
 
 
-def restore(path: Path) -> dict[str, Any] | None:
-    r"""The checkpoint as the first process finds it, for all."""
-    found = [torch.load(path, map_location='cpu', weights_only=True)
-             if dist.get_rank() == 0 and path.exists() else None]
-    dist.broadcast_object_list(found)
-    return found[0]
-
-
 def resume(path: Path, run: list[Any], model: torch.nn.Module,
            optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    r"""Goes back to the last epoch that was saved, if there is one."""
-    state = restore(path)
-    if state is None:
-        state = dict(epoch=0, best=float('inf'), losses=[], run=run)
+    r"""Goes back to the last epoch that was saved, if there is one: to what
+    the first process finds, for all.
+    """
+    state: dict[str, Any] = dict(epoch=0, best=float('inf'), losses=[],
+                                 run=run)
+    if dist.get_rank() == 0 and path.exists():
+        state = torch.load(path, map_location='cpu', weights_only=True)
+    shared = [state]
+    dist.broadcast_object_list(shared)
+    state = shared[0]
     found = state.get('run') if isinstance(state, dict) else type(state)
     if found != run:
         raise ValueError(f"'{path}' is of another run ({found}); pass another "
@@ -164,10 +141,7 @@ def work(args: argparse.Namespace) -> None:
     r"""One of many processes, from the beginning to the end."""
     torch.set_num_threads(1)
     meet()
-    lock = claim(Path(args.folder)) if dist.get_rank() == 0 else None
     train(args)
-    if lock is not None:
-        lock.close()
     # What is left of the model must go before the group does: if it were the
     # last to hold the group, its threads and this one could wait for each
     # other at the end (torch 2.13).
