@@ -15,8 +15,8 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_undirected
 
-from benchmarks.baselines.layers import sparse_first
-from benchmarks.training import count_classes, dropout, fit
+from benchmarks.baselines.layers import Stack
+from benchmarks.training import fit, sizes
 
 
 def budget_of(edge_index: Tensor, share: float) -> int:
@@ -75,31 +75,26 @@ def _between(edge_index: Tensor, y: Tensor, count: int,
     return torch.stack([new // N, new % N])
 
 
-class GCN(Module):
+class GCN(Stack):
     r"""Two layers; differentiable in the weights of the edges."""
 
     def __init__(self, in_channels: int, hidden_channels: int,
                  out_channels: int, p: float) -> None:
-        super().__init__()
-        self.conv1 = sparse_first(
-            GCNConv(in_channels, hidden_channels, normalize=False))
-        self.conv2 = GCNConv(hidden_channels, out_channels, normalize=False)
-        self.p = p
+        super().__init__(
+            GCNConv(in_channels, hidden_channels, normalize=False),
+            GCNConv(hidden_channels, out_channels, normalize=False), p=p)
 
-    def forward(self, x: Tensor, edge_index: Tensor,
-                edge_weight: Tensor | None = None) -> Tensor:
-        r"""The logits. Both layers share what normalizes the edges."""
-        edges = gcn_norm(edge_index, edge_weight, x.size(0))
-        x = self.conv1(dropout(x, self.p, self.training), *edges).relu()
-        return self.conv2(dropout(x, self.p, self.training), *edges)
+    def graph_of(self, x: Tensor, edge_index: Tensor,
+                 edge_weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        r"""Both layers share what normalizes the edges."""
+        return gcn_norm(edge_index, edge_weight, x.size(0))
 
 
 def surrogate(data: Data, seed: int, hidden_channels: int = 16,
               p: float = 0.5) -> Module:
     r"""A GCN trained on a graph, for attacks to see."""
     seed_everything(seed)
-    model = GCN(data.x.size(1), hidden_channels, count_classes(data.y), p)
-    return fit(model, data).model
+    return fit(GCN(*sizes(data, hidden_channels), p), data).model
 
 
 class Weighted(Module):

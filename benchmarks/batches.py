@@ -13,7 +13,7 @@ from torch_geometric.utils import index_to_mask
 from benchmarks import settings
 from benchmarks.baselines.agcn import Hops, Net
 from benchmarks.runner import as_json
-from benchmarks.training import count_classes
+from benchmarks.training import count_classes, decay_on
 from torch_agcn import AGCNConv
 from torch_agcn.loader import MixedBatchSampler
 
@@ -82,11 +82,8 @@ def make_model(data: Data, *, head: str, hidden_channels: int, p: float,
 def make_optimizer(model: Any, lr: float,
                    weight_decay: float) -> torch.optim.Optimizer:
     r"""Adam, with weight decay of the first layer."""
-    first = list(model.first().parameters())
-    rest = [w for w in model.parameters() if all(w is not v for v in first)]
-    return torch.optim.Adam(
-        [dict(params=first, weight_decay=weight_decay), dict(params=rest)],
-        lr=lr)
+    return torch.optim.Adam(decay_on(model.first(), model, weight_decay),
+                            lr=lr)
 
 
 def loss_of(out: Tensor, batch: Data) -> Tensor:

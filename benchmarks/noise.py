@@ -59,7 +59,7 @@ from benchmarks.data import (
     score,
 )
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import mean_error, pairs, pivot
+from benchmarks.stats import mean_error, pairs
 from benchmarks.training import Run
 from torch_agcn.diagnostics import chance_edges
 from torch_agcn.functional import anisotropic_weights
@@ -398,10 +398,14 @@ def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def scores(rows: pd.DataFrame, lines: str = 'name', columns: str = 'at',
            cell: Callable[[pd.Series], str] = mean_error) -> pd.DataFrame:
-    r"""Test scores by method and level, or by what else is named."""
+    r"""Test scores by method and level, or by what else is named, in the
+    order of the rows.
+    """
     if rows.empty:
         return pd.DataFrame()
-    return pivot(rows, lines, columns, cell, 'test_score')
+    out = rows.groupby([lines, columns]).test_score.agg(cell).unstack()
+    out = out.reindex(rows[lines].unique())[rows[columns].unique()]
+    return out.fillna('–').rename_axis(index='', columns=None).reset_index()
 
 
 def gains(rows: pd.DataFrame, attack: str,

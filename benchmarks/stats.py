@@ -4,7 +4,7 @@ Runs of the same seed are pairs, so methods are compared by the differences
 within pairs. The paper's tests, which take all runs as independent, are here
 too: one-way ANOVA and Tukey's.
 """
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -84,24 +84,18 @@ def sentence(begin: str, found: dict[str, Any], comma: str = ', ') -> str:
     return f'{begin}{comma.join(texts)}.' if texts else ''
 
 
-def mean_error(values: pd.Series) -> str:
+def mean_error(values: pd.Series, of: str = 'sem') -> str:
     r"""The mean, its standard error, and the number of runs."""
     values = values.dropna()
     if len(values) == 0:
         return '–'
-    error = f' ± {values.sem():.1f}' if len(values) > 1 else ''
+    error = f' ± {values.agg(of):.1f}' if len(values) > 1 else ''
     return f'{values.mean():.1f}{error} ({len(values)})'
 
 
-def pivot(rows: pd.DataFrame, lines: str, columns: str,
-          cell: Callable[[pd.Series], str] = mean_error,
-          values: str = 'test_accuracy') -> pd.DataFrame:
-    r"""A table with what a function says of some values: a line and a column
-    for each that stands in two columns of the rows, in the order there.
-    """
-    out = rows.groupby([lines, columns])[values].agg(cell).unstack()
-    out = out.reindex(rows[lines].unique())[rows[columns].unique()]
-    return out.fillna('–').rename_axis(index='', columns=None).reset_index()
+def mean_std(values: pd.Series) -> str:
+    r"""The mean, the standard deviation, and the number of runs."""
+    return mean_error(values, 'std')
 
 
 class Spread(NamedTuple):

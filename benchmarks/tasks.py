@@ -55,7 +55,7 @@ from benchmarks.data import (
     score,
 )
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, pairs, sentence
+from benchmarks.stats import by_seed, gap_text, mean_std, pairs, sentence
 from benchmarks.training import count_classes
 from torch_agcn import AGCN
 from torch_agcn.diagnostics import SmoothnessRecorder
@@ -314,13 +314,13 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         if dataset in found:
             wide = found.pop(dataset)
             out[title] = pd.DataFrame(
-                [[LABELS[m], _text(wide[m]), gap_text(wide, m, 'gcn', 1)]
+                [[LABELS[m], mean_std(wide[m]), gap_text(wide, m, 'gcn', 1)]
                  for m in ENCODERS if wide[m].count()],
                 columns=['', 'mean ± std (runs)', 'minus GCN, 95 % interval'])
     if found:  # what is left has neighbors of other classes
         out['Neighbors of other classes: test accuracy (%), area under the '
             f'ROC curve of {" and ".join(BY_CURVE)}, mean ± std (runs)'] = (
-            pd.DataFrame([[LABELS[m], *(_text(wide[m])
+            pd.DataFrame([[LABELS[m], *(mean_std(wide[m])
                                         for wide in found.values())]
                           for m in GRIDS], columns=['', *found]))
         out['Minus MLP (points), 95 % interval'] = pd.DataFrame(
@@ -328,13 +328,6 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                            for wide in found.values())]
              for m in GRIDS if m != 'mlp'], columns=['', *found])
     return out
-
-
-def _text(values: pd.Series) -> str:
-    if values.count() == 0:
-        return '–'
-    spread = f' ± {values.std():.1f}' if values.count() > 1 else ''
-    return f'{values.mean():.1f}{spread} ({values.count()})'
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:

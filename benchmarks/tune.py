@@ -49,12 +49,20 @@ def grid(method: str) -> list[dict[str, Any]]:
     return out
 
 
-def scores(rows: pd.DataFrame, method: str,
-           dataset: str) -> list[tuple[dict[str, Any], pd.DataFrame]]:
-    r"""All configurations of a method with their rows."""
-    rows = rows[(rows.method == method) & (rows.dataset == dataset)]
-    return [(config, rows[rows.settings == settings_of(
-        method, dataset, **config)]) for config in grid(method)]
+def scores(rows: pd.DataFrame, method: str, dataset: str,
+           configs: list[dict[str, Any]],
+           runs: int) -> list[tuple[float, float, dict[str, Any]]]:
+    r"""Mean validation accuracy, minus the loss, and configuration; none if
+    some of the runs are missing.
+    """
+    rows = rows[(rows.method == method) & (rows.dataset == dataset)
+                & (rows.seed < runs)]
+    parts = [rows[rows.settings == settings_of(method, dataset, **config)]
+             for config in configs]
+    if any(part.seed.nunique() < runs for part in parts):
+        return []
+    return [(round(part.val_accuracy.mean(), 3), -part.val_loss.mean(), config)
+            for part, config in zip(parts, configs)]
 
 
 def near_best(rows: pd.DataFrame, method: str,
@@ -62,32 +70,18 @@ def near_best(rows: pd.DataFrame, method: str,
     r"""The configurations whose first run is within a point of the best, or
     none if some have not been run.
     """
-    first = [(config, part[part.seed == 0].val_accuracy.max())
-             for config, part in scores(rows, method, dataset)]
-    best = max((value for _, value in first), default=float('nan'))
-    if any(value != value for _, value in first):
-        return []
-    return [config for config, value in first if value >= best - NEAR]
+    found = scores(rows, method, dataset, grid(method), 1)
+    best = max((accuracy for accuracy, *_ in found), default=0.0)
+    return [config for accuracy, _, config in found if accuracy >= best - NEAR]
 
 
 def choose(rows: pd.DataFrame, method: str,
            dataset: str) -> dict[str, Any] | None:
     r"""The best configuration, or none if runs are missing."""
     near = near_best(rows, method, dataset)
-    if len(near) < 2:
-        return near[0] if near else None
-    runs = 1 if read_settings(method).get('deterministic') else RUNS
-    best, choice = None, None
-    for config, part in scores(rows, method, dataset):
-        part = part[part.seed < runs]
-        if config not in near:
-            continue
-        if part.seed.nunique() < runs:
-            return None
-        score = round(part.val_accuracy.mean(), 3), -part.val_loss.mean()
-        if best is None or score > best:
-            best, choice = score, config
-    return choice
+    is_same = len(near) < 2 or read_settings(method).get('deterministic')
+    found = scores(rows, method, dataset, near, 1 if is_same else RUNS)
+    return max(found, key=lambda score: score[:2])[2] if found else None
 
 
 def write_chosen(method: str, chosen: dict[str, dict[str, Any]]) -> None:

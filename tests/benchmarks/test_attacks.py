@@ -100,7 +100,7 @@ def test_until_complete():
 def test_surrogate_is_a_gcn(data, model):
     weight = torch.rand(data.num_edges)
     convs = []
-    for part in [model.conv1, model.conv2]:
+    for part in [model.conv1, model.convs[0]]:
         convs.append(GCNConv(part.in_channels, part.out_channels))
         convs[-1].load_state_dict(part.state_dict())
     x = convs[0](data.x.to_dense(), data.edge_index, weight).relu()
