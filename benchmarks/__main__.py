@@ -10,7 +10,8 @@ from torch_agcn.datasets import FetchError
 
 # What is no experiment but serves them:
 PARTS = {'__main__', 'attacks', 'baselines', 'batches', 'data', 'plots',
-         'results', 'runner', 'settings', 'sparse', 'stats', 'training'}
+         'results', 'runner', 'settings', 'sparse', 'stats', 'training',
+         'workers'}
 
 
 def usage(names: list[str]) -> int:
@@ -41,8 +42,8 @@ def main() -> int:
         from benchmarks.results import keep_memory
         module = importlib.import_module(f'benchmarks.{sys.argv[1]}')
         keep_memory()
-        from benchmarks import runner
-        with runner.stop_by(stop):
+        from benchmarks import runner, workers
+        with workers.stop_by(stop):
             if hasattr(module, 'main'):
                 module.main(sys.argv[2:])
             else:

@@ -24,8 +24,9 @@ from torch_geometric.data import Data
 
 from benchmarks.data import load
 from benchmarks.results import ROOT
-from benchmarks.runner import as_json, peak_mb, reset_peak
+from benchmarks.runner import as_json
 from benchmarks.training import Run
+from benchmarks.workers import peak_mb, reset_peak
 
 COLUMNS = ['method', 'dataset', 'split', 'seed', 'settings', 'epochs',
            'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',

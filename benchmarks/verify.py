@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import runner
+from benchmarks import runner, workers
 from benchmarks.results import as_key
 from benchmarks.settings import latest
 
@@ -92,8 +92,8 @@ def verify(places: list[tuple[str, Any]], tables: dict[str, pd.DataFrame],
         before = {}
         for row in (tables[name].loc[i] for n, i in places if n == name):
             before[task_of(module, row)] = row
-        for task, row, error in runner.execute(before, module.measure, jobs,
-                                               root):
+        for task, row, error in workers.execute(before, module.measure, jobs,
+                                                root):
             found = error.strip().splitlines()[-1:] if row is None else [
                 f'{key} was {a}, is {b}' for key, (a, b)
                 in differences(before[task], row).items()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
-from benchmarks import results, runner
+from benchmarks import results, workers
 from benchmarks.results import RESULTS, Table, as_key
 from benchmarks.speed import graphs
 from benchmarks.speed.graphs import Size
@@ -117,7 +117,7 @@ def run_missing(cases: dict[str, Case],
     for job in [job for name, case in cases.items()
                 for job in jobs(name, case, table.path) if job.missing()]:
         with preloaded(MALLOC[job.malloc] or ''):
-            failed += [(job, error) for _, row, error in runner.execute(
+            failed += [(job, error) for _, row, error in workers.execute(
                 [job], work, 1, '', keep=job.malloc == 'kept') if row is None]
     return failed
 
@@ -195,11 +195,11 @@ def resident(run: Run) -> float:
     if platform.libc_ver()[0] == 'glibc':
         # What was freed would hide what is made in its place.
         ctypes.CDLL(None).malloc_trim(0)
-    runner.reset_peak()
-    before = runner.peak_mb()
+    workers.reset_peak()
+    before = workers.peak_mb()
     for _ in range(MEMORY_CALLS):
         run()
-    return runner.peak_mb() - before
+    return workers.peak_mb() - before
 
 
 def counted(run: Run) -> float:

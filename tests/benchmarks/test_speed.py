@@ -13,7 +13,7 @@ from torch_geometric.utils import (
 )
 
 pytest.importorskip('matplotlib')
-from benchmarks import plots, results, runner, speed
+from benchmarks import plots, results, speed, workers
 from benchmarks.results import KEPT, Table, provenance
 from benchmarks.speed import cases, graphs, measure, show
 from benchmarks.speed.cases import (
@@ -248,7 +248,7 @@ HOPS = ['16 hops', '16 hops, recomputed']
 
 
 def run_here(tasks, work, count, root, keep):
-    r"""In the place of runner.execute: without processes."""
+    r"""In the place of workers.execute: without processes."""
     for task in tasks:
         yield task, work(task, root), ''
 
@@ -261,8 +261,8 @@ def test_processes(tmp_path, monkeypatch):
     memory = time._replace(malloc='kept', measured='memory',
                            variants=('16 hops', ), repeats=(0, ))
     for job in [time, memory]:
-        (_, row, error), = runner.execute([job], measure.work, 1, '',
-                                          keep=job.malloc == 'kept')
+        (_, row, error), = workers.execute([job], measure.work, 1, '',
+                                           keep=job.malloc == 'kept')
         assert row is not None, error
     *times, peak = Table(path, COLUMNS).read().itertuples()
     assert [row.variant for row in times] == HOPS * 2  # in turn
@@ -292,7 +292,7 @@ def test_only_missing_rows_are_made(tmp_path, monkeypatch):
         assert measure.run_missing({'recompute': case}, table) == []
         return begun
 
-    monkeypatch.setattr(runner, 'execute', run_here)
+    monkeypatch.setattr(workers, 'execute', run_here)
     monkeypatch.setattr(measure, 'work', work)
     assert run() == [(malloc, what) for malloc in case.malloc
                      for what in ['time', 'memory']]
@@ -408,7 +408,7 @@ def test_all_cases_by_the_command(tmp_path, monkeypatch, capsys,
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measure.Case, 'quick', tiny)
-    monkeypatch.setattr(runner, 'execute', run_here)
+    monkeypatch.setattr(workers, 'execute', run_here)
     monkeypatch.setattr(measure, 'calls_of', lambda size: 1)
     speed.main(['--quick'])
     rows = pd.read_csv('quick/speed.csv')
