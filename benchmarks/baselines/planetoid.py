@@ -53,16 +53,8 @@ def sample_context(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draws nodes, contexts and whether these are real (the paper's alg. 1).
 
-    Args:
-        size: The number of samples.
-        indptr: The graph's CSR row pointer.
-        indices: The graph's CSR column indices.
-        label: The labels of the nodes ``labelled``.
-        labelled: The nodes with a label.
-        graph_ratio: The share of samples from walks, the rest from labels.
-        positive_ratio: The share of real contexts, the rest is noise.
-        walk_length: The number of nodes of a walk.
-        window: The largest distance of two nodes in a walk.
+    The graph is a CSR matrix, ``label`` belongs to the nodes ``labelled``, and
+    the settings are those of :meth:`run`.
     """
     N = indptr.numel() - 1
     gamma = torch.rand(size) < positive_ratio
