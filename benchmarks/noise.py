@@ -121,9 +121,14 @@ FAMILIES = {
     'none': Family(HETEROPHILOUS, [0.0], ['mlp', 'gcn', 'appnp'],
                    ['gcn', 'appnp']),
 }
+EVERY = [*CITATION, *IMAGES, *HETEROPHILOUS]
 # Of lines and columns:
 ORDER = {name: i for i, name in enumerate(
-    [*FAMILIES, *CITATION, *IMAGES, *HETEROPHILOUS, *LABELS])}
+    [*FAMILIES, *EVERY, *LABELS])}
+OPTIONS = dict(datasets=EVERY, of=EVERY, choices=dict(
+    attacks=list(FAMILIES), methods=list(GRIDS)), most=None)
+QUICK = dict(datasets=['Cora'], runs=1, attacks=['random'], methods=['gcn'],
+             most=2)  # configurations
 SEARCH_SEED, FIRST_SEED = 0, 100
 KEYS = ['method', 'dataset', 'attack', 'level', 'weighted']
 COLUMNS = [*KEYS, 'seed', 'settings', 'epochs', 'val_score', 'test_score',
@@ -535,32 +540,26 @@ def answer(rows: pd.DataFrame) -> str:
 
 
 def main(argv: list[str]) -> None:
-    every = [*CITATION, *IMAGES, *HETEROPHILOUS]
-    args = runner.parser('noise', every, of=every, choices=dict(
-        attacks=list(FAMILIES), methods=list(GRIDS))).parse_args(argv)
-    tables = {'search': SEARCH, 'estimates': ESTIMATES}
-    if args.quick:
-        args.attacks, args.datasets, args.runs = ['random'], ['Cora'], 1
-        args.methods = ['gcn']
-        tables = {key: Table(runner.QUICK / table.path.name,
-                             table.own_columns)
-                  for key, table in tables.items()}
+    module = sys.modules[__name__]
+    args = runner.parse(module, argv)
     found = cells(args.attacks, args.datasets, args.methods)
-    failed = runner.run_missing(
-        [Task(*cell, SEARCH_SEED, settings) for cell in found
-         for settings in configurations(cell[0])[:2 if args.quick else None]],
-        tables['search'], search, args.jobs, args.root)
-    runner.report(failed)
     seeds = range(FIRST_SEED, FIRST_SEED + args.runs)
-    estimates = [Estimate('weights', dataset, 'random', level, seed)
-                 for seed in seeds for dataset in CITATION
-                 if dataset in args.datasets and 'random' in args.attacks
-                 for level in FAMILIES['random'].levels]
-    failed = runner.run_missing(estimates, tables['estimates'], estimate,
-                                args.jobs, args.root)
-    runner.report(failed)
-    settings = chosen(tables['search'].read())
+
+    def run(tasks: list[Any], table: Table, measure: Any) -> Table:
+        table = runner.table_of(table, args)
+        runner.report(runner.run_missing(tasks, table, measure, args.jobs,
+                                         args.root))
+        return table
+
+    searched = run([Task(*cell, SEARCH_SEED, settings) for cell in found
+                    for settings in configurations(cell[0])[:args.most]],
+                   SEARCH, search)
+    run([Estimate('weights', dataset, 'random', level, seed)
+         for seed in seeds for dataset in CITATION
+         if dataset in args.datasets and 'random' in args.attacks
+         for level in FAMILIES['random'].levels], ESTIMATES, estimate)
+    settings = chosen(searched.read())
     tasks = [Task(*cell, seed, settings[cell])
              for seed in seeds for cell in found]
     tasks.sort(key=lambda task: (task.seed, *task[1:4]))
-    runner.run_and_report(sys.modules[__name__], tasks, args)
+    runner.run_and_report(module, tasks, args)
