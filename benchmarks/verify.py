@@ -34,7 +34,7 @@ def rows_of(name: str, module: ModuleType,
     if datasets is not None:
         rows = rows[rows.dataset.isin(datasets)]
     if name not in SEARCHES and 'settings' in module.Task._fields:
-        rows = latest(rows, *(key for key in module.Task._fields
+        rows = latest(rows, *(key for key in [*module.Task._fields, 'beta']
                               if key not in ['seed', 'settings']))
     return rows.assign(experiment=name)
 

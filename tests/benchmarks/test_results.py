@@ -72,6 +72,7 @@ def test_a_torn_row_is_reported_and_kept(table):
         b'second,2,2026-\n')
 
 
+@pytest.mark.filterwarnings('ignore:The last row')
 def test_no_room_for_a_torn_row(table):
     if not Path('/dev/full').exists():
         pytest.skip('no /dev/full')

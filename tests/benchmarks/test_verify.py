@@ -3,8 +3,8 @@ import json
 import pandas as pd
 import pytest
 
+from benchmarks import beta, table, verify
 from benchmarks import settings as harness
-from benchmarks import table, verify
 from benchmarks.results import Table
 
 
@@ -80,3 +80,9 @@ def test_all_experiments_can_be_verified(name):
     task = verify.task_of(module, rows.iloc[0])
     assert isinstance(task, module.Task) and callable(module.measure)
     assert set(task._fields) <= set(module.TABLE.own_columns)
+
+
+def test_all_values_of_beta_are_rows():
+    rows = verify.rows_of('beta', beta, None)
+    assert rows.beta.nunique() > 10
+    assert not rows.duplicated(['method', 'dataset', 'beta', 'seed']).any()
