@@ -174,7 +174,8 @@ class SmoothnessRecorder:
     :meth:`~torch_agcn.functional.dirichlet_energy`,
     :meth:`~torch_agcn.functional.relative_energy`,
     :meth:`~torch_agcn.functional.mean_average_distance`, and the gate, if any.
-    The latter two measures fall towards zero in models that over-smooth.
+    Relative energy and mean average distance fall towards zero in models that
+    over-smooth.
 
     Forward hooks measure the first forward pass in training mode and the first
     one in evaluation mode of each epoch, without changing outputs.

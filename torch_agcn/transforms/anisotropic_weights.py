@@ -22,7 +22,8 @@ class AnisotropicWeights(BaseTransform):
     nodes of one type are changed.
 
     Args:
-        steps (int, optional): The number of steps. (default: :obj:`2`)
+        steps (int, optional): How often neighborhoods are summed.
+            (default: :obj:`2`)
         threshold (float, optional): If given, edges of lower probability are
             dropped, and no weights are set, *e.g.*, for
             :class:`~torch_geometric.nn.conv.GATConv`. (default: :obj:`None`)
