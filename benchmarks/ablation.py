@@ -29,9 +29,10 @@ PARTS: dict[str, dict[str, Any]] = {
     'one step per layer': {'num_hops': 1},
 }
 DEPTHS = [2, 16, 64]
-CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of the runs '
-            f'(points) and its mean, with all parts and with one switched.'
-            for name in DATASETS}
+CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of DeepAGCN '
+            f'with all its parts and with one changed: a point for each run, '
+            f'a bar at their mean. An arrow stands for runs further to the '
+            f'left, with their accuracies.' for name in DATASETS}
 measure = settings.measure
 
 
@@ -64,12 +65,13 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""A panel for each depth."""
     paths = []
     for dataset, found in by_depth(rows).items():
-        figure, axes = plots.panels(len(found), 2.6, 3.4, 2.2, sharey=True)
+        figure, axes = plots.panels(len(found), 2.8, 3.4, 2.2, sharey=True)
         for axis, (depth, wide) in zip(axes, found.items()):
             plots.dots(axis, {part: wide[part].dropna() for part in PARTS},
                        {ALL: plots.STYLES['DeepAGCN']})
-            axis.set(title=f'{depth} layers', xlabel='test accuracy (%)')
-        figure.suptitle(f'{dataset}: DeepAGCN, a part switched at a time')
+            axis.set(title=f'{dataset}: {depth} layers',
+                     xlabel='test accuracy (%)')
+            plots.few_ticks(axis)
         paths += plots.save(figure, folder, f'ablation_{dataset.lower()}')
     return paths
 

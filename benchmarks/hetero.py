@@ -39,7 +39,7 @@ from torch_agcn.datasets import IMDB
 
 QUESTION = 'What is AGCNConv worth on a graph of several types?'
 METHODS = {
-    'none': 'no graph', 'sage': 'SAGEConv', 'gat': 'GATConv',
+    'none': 'no graph', 'sage': 'GraphSAGE', 'gat': 'GAT',
     'agcn_paper': 'AGCN (paper)', 'agcn_open': 'AGCN (relative), gate open',
     'agcn': 'AGCN (relative)',
 }
@@ -53,8 +53,8 @@ GRID = [dict(lr=lr, p=p) for lr in (0.01, 0.003) for p in (0.5, 0.8)]
 TABLE = Table(RESULTS / 'hetero.csv', [
     *Task._fields, 'epochs', 'val_loss', 'val_accuracy', 'test_accuracy',
     'test_f1', 'gates', 'seconds'])
-CAPTIONS = {'hetero_imdb': 'IMDB: test accuracy of single runs (points), '
-            'and their mean.'}
+CAPTIONS = {'hetero_imdb': 'IMDB: test accuracy, a point for each run and '
+            'a bar at their mean.'}
 
 
 # Networks ####################################################################

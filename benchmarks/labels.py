@@ -58,8 +58,10 @@ TABLE = Table(RESULTS / 'labels.csv', [
     *[f'accuracy_{way}' for way in ALL], *[f'added_{way}' for way in WAYS],
     *[f'purity_{way}' for way in WAYS], 'seconds'])
 CAPTIONS = {
-    f'labels_{name.lower()}': f'{name}: differences to GCN with the same '
-    f'labels, in points, with 95 % intervals.' for name in CITATION}
+    f'labels_{name.lower()}': f'{name}: test accuracy minus that of a '
+    f'GCN with the same labels, with 95 % intervals, by the way labels were '
+    f'added and by the share of nodes that had one before.'
+    for name in CITATION}
 
 
 class Task(NamedTuple):
@@ -212,27 +214,30 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
             (dataset, rate, 'none') in own for own in found.values())]
         if not rates:
             continue
-        figure, axes = plots.panels(len(rates), 2.5, 3.2, sharey=True)
+        figure, axes = plots.panels(len(rates), 2.6, 3.6, sharey=True,
+                                    sharex=True)
         for axis, rate in zip(axes, rates):
-            axis.axvline(0, color='black', linewidth=0.8)
-            for i, ((ours, other), own) in enumerate(found.items()):
+            axis.axvline(0, color='black', linewidth=1)
+            for i, ((ours, _), own) in enumerate(found.items()):
                 shown = {y: own[dataset, rate, way] for y, way
                          in enumerate(ALL) if (dataset, rate, way) in own}
-                style = plots.style_of(METHODS[ours])
-                axis.errorbar([gap.mean for gap in shown.values()],
-                              [y + 0.24 * i - 0.12 for y in shown],
-                              xerr=[gap.half for gap in shown.values()],
-                              label=f'{METHODS[ours]} − {METHODS[other]}',
-                              linestyle='none', color=style['color'],
-                              marker=style['marker'], capsize=3)
+                if shown:
+                    axis.errorbar(
+                        [gap.mean for gap in shown.values()],
+                        [y + 0.3 * i - 0.15 for y in shown],
+                        xerr=[gap.half for gap in shown.values()],
+                        label=METHODS[ours], capsize=3, **{
+                            **plots.style_of(METHODS[ours]),
+                            'linestyle': 'none'})
             axis.set(title=f'{dataset}, {rate:g} % labelled',
-                     xlabel='points')
+                     xlabel='minus GCN (points)')
+            plots.few_ticks(axis)
+        left, right = axes[0].get_xlim()
+        axes[0].set_xlim(min(left, -2), max(right, 2))
         axes[0].set_yticks(range(len(ALL)), ['none added',
                                              *map(_name, WAYS)])
-        axes[0].invert_yaxis()
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, ncols=2, loc='lower center',
-                      bbox_to_anchor=(0.5, -0.08))
+        axes[0].set_ylim(len(ALL) - 0.5, -0.5)
+        plots.legend_below(figure)
         paths += plots.save(figure, folder, f'labels_{dataset.lower()}')
     return paths
 

@@ -48,16 +48,20 @@ WAYS = [('agcn', *WHOLE), ('agcn', 'neighbor', 'raw'),
         ('agcn', 'neighbor', 'weighted'), ('agcn', 'neighbor', 'running'),
         ('agcn_paper', *WHOLE), ('agcn_paper', 'neighbor', 'raw'),
         ('agcn_paper', 'neighbor', 'weighted')]
+ESTIMATES = {'exact': 'whole graph', 'raw': 'batch as it is',
+             'weighted': 'batch, ImportanceWeights',
+             'running': 'running mean of batches',
+             'trained': 'running mean, as trained'}
 STYLES: dict[str, dict[str, Any]] = {
     'raw': dict(color='#d55e00', marker='s'),
     'weighted': dict(color='#0072b2', marker='o'),
     'running': dict(color='#009e73', marker='^'),
 }
 CAPTIONS = {
-    'minibatch_gates': 'The gate of each hop in a trained network (the first '
-    'seed, trained with the running estimate): points are medians over '
-    'batches, bars reach from the 5th to the 95th percentile; the running '
-    'estimate is one number, the average of all these batches.'}
+    'minibatch_gates': 'The gate of each hop in a trained DiffusedMLP (seed '
+    '0, trained with the running mean), estimated from batches: medians over '
+    'batches, with bars from the 5th to the 95th percentile. The closer to '
+    'the whole graph, the better.'}
 Weights = Callable[[Data], dict[str, Tensor]]
 
 
@@ -241,21 +245,21 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     rows = rows.sort_values(['dataset', 'seed']).drop_duplicates('dataset')
     if rows.empty:
         return []
-    figure, axes = plots.panels(len(rows), 3.6, 3.8, 2.2, sharey=True)
+    figure, axes = plots.panels(len(rows), 4.6, 3.8, 0.6, sharey=True)
     for axis, row in zip(axes, rows.itertuples()):
         exact, found = exact_and_found(row)
         hops = np.arange(1, len(exact) + 1)
-        axis.plot(hops, exact, color='black', marker='_', markersize=14,
+        axis.plot(hops, exact, color='black', marker='_', markersize=18,
                   label='whole graph')
         for i, (name, style) in enumerate(STYLES.items()):
             low, mid, high = np.percentile(found[name], [5, 50, 95], axis=0)
             axis.errorbar(hops + 0.14 * (i - 1), mid, [mid - low, high - mid],
-                          linestyle='none', capsize=3, label=name,
-                          markersize=5, **style)
-        axis.set(title=f'{row.dataset}, NeighborLoader', xlabel='hop',
+                          linestyle='none', capsize=3, label=ESTIMATES[name],
+                          **style)
+        axis.set(title=f'{row.dataset}: gate of each hop', xlabel='hop',
                  xticks=hops, ylim=(0, 1.05))
     axes[0].set_ylabel('gate')
-    plots.legend_right(axes[-1])
+    axes[0].legend(loc='lower left')
     return plots.save(figure, folder, 'minibatch_gates')
 
 

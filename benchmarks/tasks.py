@@ -81,10 +81,11 @@ TABLE = Table(RESULTS / 'tasks.csv', [
 TITLES = {'links': 'Links of Cora: area under the ROC curve (%)',
           'digits': 'Digits as graphs: test accuracy (%)'}
 CAPTIONS = {
-    'tasks_scores': 'Links and whole graphs: the mean over the runs as a '
-    'line, a point for each run.',
-    'tasks_heterophilous': 'Neighbors of other classes: differences to a '
-    'perceptron, which does not see the graph, with 95 % intervals.',
+    'tasks_scores': 'Links and whole graphs: a point for each run, a bar at '
+    'their mean.',
+    'tasks_heterophilous': 'Graphs whose neighbors are mostly of other '
+    'classes: test score minus that of a perceptron, which does not see the '
+    'graph, with 95 % intervals.',
 }
 
 
@@ -348,8 +349,7 @@ def _draw_scores(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     figure, axes = plots.panels(len(there), 3.4, 3.0, 2.4, sharey=True)
     for axis, dataset in zip(axes, there):
         plots.dots(axis, {LABELS[m]: found[dataset][m].dropna()
-                          for m in ENCODERS},
-                   {LABELS['agcn_relative']: plots.STYLES['DiffusedMLP']})
+                          for m in ENCODERS})
         title, _, unit = TITLES[dataset].partition(': ')
         axis.set(title=title, xlabel=unit)
     return plots.save(figure, folder, 'tasks_scores')
@@ -362,7 +362,7 @@ def _draw_gaps(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     there = [d for d in gaps if gaps[d]]
     if not there:
         return []
-    figure, (axis,) = plots.panels(1, 7.0, 3.6)
+    figure, (axis,) = plots.panels(1, 6.4, 3.8)
     for i, method in enumerate(methods):
         own = {x + 0.15 * (i - 1.5): gaps[d][method]
                for x, d in enumerate(there) if method in gaps[d]}
@@ -373,8 +373,9 @@ def _draw_gaps(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
                          'linestyle': 'none'})
     axis.axhline(0, color='#555555', linewidth=1, zorder=0)
     axis.set_xticks(range(len(there)), there)
-    axis.set(ylabel='minus MLP (points), 95 % interval')
-    plots.legend_right(axis)
+    axis.set(ylabel="test score minus MLP's (points)")
+    axis.grid(visible=False, axis='x')
+    plots.legend_below(figure)
     return plots.save(figure, folder, 'tasks_heterophilous')
 
 
