@@ -69,7 +69,7 @@ QUESTION = ('What do wrong edges cost, and how much of it do '
             'AnisotropicWeights keep?')
 PEERS = ['gcn_jaccard', 'gcn_svd', 'gnnguard']
 LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'gat': 'GAT', 'appnp': 'APPNP',
-          'gated': 'GatedDiffusion', 'gcnii': 'GCNII',
+          'gated': 'DiffusedMLP', 'gcnii': 'GCNII',
           'gcn_jaccard': 'GCN-Jaccard', 'gcn_svd': 'GCN-SVD',
           'gnnguard': 'GNNGuard', 'evaded': 'GCN, trained before'}
 SCHEDULE = dict(epochs=200, patience=20)
@@ -132,9 +132,9 @@ ESTIMATES = Table(RESULTS / 'noise_estimates.csv', [
     'method', 'dataset', 'attack', 'level', 'seed', 'true_share', 'share',
     'auc', 'own_weight', 'added_weight', 'seconds'])
 CAPTIONS = {
-    'noise': 'Test accuracy against the share of random edges, as a share of '
-    'the own ones of the graph: means of ten runs (GCNII on PubMed: six) '
-    'with their standard errors.',
+    'noise': 'Mean test accuracy with its standard error against the random '
+    'edges added, in percent of the edges there are: at 100, every second '
+    'edge is wrong.',
 }
 
 
@@ -318,7 +318,7 @@ def chosen(rows: pd.DataFrame) -> dict[tuple[Any, ...], str]:
 
 def label(method: str, weighted: int) -> str:
     r"""The name of a row."""
-    return LABELS[method] + weighted * ' + weights'
+    return LABELS[method] + weighted * ' with AnisotropicWeights'
 
 
 def wide(rows: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -335,7 +335,7 @@ def wide(rows: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 TITLES = {
     'random': 'random edges added', 'dice': 'DICE', 'prbcd': 'PRBCD on a GCN',
-    'adaptive': 'PRBCD on a GCN with weights',
+    'adaptive': 'PRBCD on a GCN with AnisotropicWeights',
     'knn': 'number of neighbors in a kNN graph',
     'none': 'neighbors that differ by nature'}
 SHARES = 'The share of chance edges, estimated without labels'
@@ -497,12 +497,8 @@ def _gains(parts: dict[str, pd.DataFrame],
 
 SHOWN = [('gcn', 0), ('gat', 0), ('gcnii', 0), *[(m, 0) for m in PEERS],
          ('gcn', 1), ('appnp', 1)]  # in the README
-LINES = {  # of the figure, but for the best peer
-    ('gcn', 0): plots.STYLES['GCN'], ('gat', 0): plots.STYLES['GAT'],
-    ('gcnii', 0): plots.STYLES['GCNII'],
-    ('gcn', 1): dict(color='#0072b2', marker='D', linestyle='-',
-                     linewidth=2.5)}
-PEER = dict(color='#e69f00', marker='P', linestyle='-.')
+LINES = [('gcn', 0), ('gcnii', 0), ('gcn_jaccard', 0), ('gnnguard', 0),
+         ('gcn', 1)]  # of the figure
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -511,27 +507,17 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     datasets = [d for d in CITATION if (rows.dataset == d).any()]
     if not datasets:
         return []
-    figure, axes = plots.plt.subplots(
-        1, len(datasets), figsize=(1 + 3.4 * len(datasets), 3.6),
-        squeeze=False)
-    for axis, dataset in zip(axes[0], datasets):
+    figure, axes = plots.panels(len(datasets), 3.5, 4.0)
+    for axis, dataset in zip(axes, datasets):
         part = wide(rows, dataset=dataset)
-        peers = {key[0]: part[key].mean() for key in part if key[0] in PEERS
-                 and key[2] == max(level for _, _, level in part)}
-        lines = dict(LINES)
-        if peers:
-            lines[max(peers, key=peers.__getitem__), 0] = PEER
-        for (method, is_weighted), style in lines.items():
-            keys = sorted(key for key in part if key[:2] == (
-                method, is_weighted))
+        for line in LINES:
+            keys = sorted(key for key in part if key[:2] == line)
             if keys:
-                values = part[keys]
-                axis.errorbar([100 * key[2] for key in keys], values.mean(),
-                              values.sem().fillna(0), capsize=2,
-                              label=label(method, is_weighted), **style)
-        axis.set(title=dataset, xlabel='random edges added (% of its own)')
-        axis.legend(loc='lower left', fontsize=8)
-    axes[0, 0].set_ylabel('test accuracy (%)')
+                plots.error_line(axis, [100 * key[2] for key in keys],
+                                 [part[key] for key in keys], label(*line))
+        axis.set(title=dataset, xlabel='random edges added (%)')
+    axes[0].set_ylabel('test accuracy (%)')
+    plots.legend_below(figure)
     return plots.save(figure, folder, 'noise')
 
 
