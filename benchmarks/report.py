@@ -61,9 +61,10 @@ LIMITS = (
     'made by an earlier core, which gives other numbers; they wait to be run '
     'again.')
 PICTURES = {
-    'aggregation': 'What AGCN (paper) aggregates: features, and what one '
-    'layer and two layers take from each node for the marked one, computed '
-    'by AGCNConv.',
+    'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
+    'energy sets the gate. Then: by how much the marked node counts each '
+    'node in one layer and in two, which is the gate times the normalized '
+    'adjacency matrix.',
     'samples': 'Images of CIFAR10 and MNIST, as drawn with seed 0.'}
 
 

@@ -46,9 +46,9 @@ NEIGHBORS, WIDTH = 10, 16
 ROUNDING = 5e-4  # smaller differences are none
 DATASET = 'MNIST'  # the paper's
 CAPTIONS = {
-    f'tsne_{dataset}': 'First-layer outputs after t-SNE (seed 0), coloured by '
-    'class, with a number at the central point of each. Above stand the '
-    'scores of the layer itself. Methods with the same scores share a panel.'
+    f'tsne_{dataset}': 'First-layer outputs after t-SNE (seed 0), a color and '
+    'a number for each class. Above: how separable the classes are in the '
+    'layer itself; more is better. Methods with equal scores share a panel.'
     for dataset in ['mnist', 'digits']}
 
 
