@@ -639,6 +639,7 @@ def _draw(records: list[Record]) -> Any:
         _scale(left, [v for r in records if (v := getattr(r, key))])
     for ax in axes.flat:
         ax.grid(alpha=0.3)
+    figure.align_ylabels()
     return figure
 
 
@@ -657,11 +658,12 @@ def _scale(ax: Any, values: list[float]) -> None:
 
     decades = math.log10(max(values) / min(values)) if values else 0
     if decades < 1:
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.08 * max(values, default=1))
         ax.yaxis.set_major_locator(MaxNLocator(4))
         return
     ax.set_yscale('log')
     ax.yaxis.set_major_locator(LogLocator(
         subs=(1, 3) if decades < 2 else (1, ), numticks=5))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter('{x:g}')
+    if min(values) > 1e-4 and max(values) < 1e5:  # else powers of ten
+        ax.yaxis.set_major_formatter('{x:g}')
