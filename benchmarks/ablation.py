@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks import plots, runner, settings
 from benchmarks.data import DATASETS, splits_of
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, mean_error, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_error
 
 QUESTION = 'What is each part of DeepAGCN worth?'
 METHOD, ALL = 'agcn_deep', 'all parts'
@@ -56,8 +56,8 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             columns[f'{depth} layers, difference'] = [
                 gap_text(wide, part, ALL, 1) for part in parts]
         out[f'{dataset}: test accuracy in percent, mean ± standard error '
-            f'(runs), and the difference to all parts with its 95 % '
-            f'interval'] = pd.DataFrame(columns)
+            f'(runs), and the difference to all parts in points with its 95 '
+            f'% interval'] = pd.DataFrame(columns)
     return out
 
 
@@ -80,8 +80,10 @@ def answer(rows: pd.DataFrame) -> str:
     r"""What is lost without each part, at the greatest depth that shows it."""
     for dataset, found in by_depth(rows).items():
         for depth, wide in sorted(found.items(), reverse=True):
-            text = sentence(
-                f'On {dataset} with {depth} layers, minus all parts: ',
+            text = compared(
+                f'Test accuracy of DeepAGCN on {dataset} with {depth} layers '
+                f'and one part changed, minus that with all parts, in points '
+                f'with 95 % intervals: ',
                 {part: gap_text(wide, part, ALL, 1) for part in PARTS})
             if text:
                 return text

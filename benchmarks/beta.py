@@ -89,7 +89,8 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                           *cells])
         out[f'{dataset}, {LABELS[method]}: test accuracy in percent, mean ± '
             f'standard error (runs), and gates'] = pd.DataFrame(
-            lines, columns=['beta', 'accuracy', *GATES[method]])
+            lines, columns=['beta', 'accuracy', *(
+                f'gate, {place}' for place in GATES[method])])
     return out
 
 
@@ -160,8 +161,9 @@ def answer(rows: pd.DataFrame) -> str:
         if len(means) > 1:
             texts.append(f'{means.min():.1f} to {means.max():.1f} % with '
                          f'{LABELS[method]} on {dataset}')
-    return ("Over the paper's grid without 0, and over ours: "
-            + ', '.join(texts) + '.' if texts else '')
+    return ('Mean test accuracies over all values of beta (of AGCN (paper): '
+            "over the paper's, without 0): " + ', '.join(texts) + '.'
+            if texts else '')
 
 
 def main(argv: list[str]) -> None:

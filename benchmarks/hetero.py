@@ -32,7 +32,7 @@ from benchmarks.batches import Task, accuracies
 from benchmarks.results import RESULTS, Table
 from benchmarks.settings import gates_of
 from benchmarks.sparse import CSR
-from benchmarks.stats import by_seed, gap_text, mean_error, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_error
 from benchmarks.training import count_classes, dropout, fit
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import IMDB
@@ -43,6 +43,7 @@ METHODS = {
     'agcn_paper': 'AGCN (paper)', 'agcn_open': 'AGCN (relative), gate open',
     'agcn': 'AGCN (relative)',
 }
+MINUS = 'AGCN (relative) minus it, 95 % interval'
 OURS = dict(energy='relative', residual=True)
 AGCN = {'agcn_paper': dict(beta=1.0, learn_beta=True),
         'agcn_open': dict(beta=1e9, **OURS),
@@ -177,8 +178,7 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             mean_error(part.test_f1), gap_text(wide, 'agcn', method, 1),
             f'{gates.min():.3g} … {gates.max():.3g}' if len(gates) else '–'])
     return {'IMDB: percent, mean ± standard error (runs)': pd.DataFrame(
-        lines, columns=['', 'test accuracy', 'test F1', 'ours minus it, 95 % '
-                        'interval', 'gates'])}
+        lines, columns=['', 'test accuracy', 'test F1', MINUS, 'gates'])}
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -193,9 +193,9 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 def answer(rows: pd.DataFrame) -> str:
     r"""Ours beside the others."""
     frame, = tables(rows).values()
-    return sentence(
-        f'IMDB: {METHODS["agcn"]} minus others, with 95 % intervals: ',
-        dict(zip(frame[''], frame['ours minus it, 95 % interval'])))
+    return compared(
+        f'Test accuracy of {METHODS["agcn"]} on IMDB minus that of others, in '
+        f'points with 95 % intervals: ', dict(zip(frame[''], frame[MINUS])))
 
 
 def main(argv: list[str]) -> None:

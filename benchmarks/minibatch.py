@@ -33,7 +33,7 @@ from torch_geometric.transforms import RemoveSelfLoops
 from benchmarks import batches, runner, settings
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, mean_error, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_error
 from torch_agcn import AGCNConv
 from torch_agcn.loader import ImportanceWeights
 
@@ -201,7 +201,7 @@ def lines_of(rows: pd.DataFrame) -> list[list[str]]:
     lines = []
     for dataset, part in latest(rows).groupby('dataset'):
         wide = by_seed(part, WAY)
-        lines += [[dataset, settings.METHODS[way[0]], way[2],
+        lines += [[dataset, settings.METHODS[way[0]], ESTIMATES[way[2]],
                    mean_error(wide[way]),
                    gap_text(wide, way, (way[0], *WHOLE))]
                   for way in WAYS if way in wide]
@@ -218,8 +218,9 @@ def exact_and_found(row: Any) -> tuple[Any, dict[str, Any]]:
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies beside the whole graph's, and gates."""
     out = {'Test accuracy (%), mean ± standard error (runs)': pd.DataFrame(
-        lines_of(rows), columns=['data', '', 'gate in training', 'accuracy',
-                                 'minus whole graph, 95 % interval'])}
+        lines_of(rows), columns=['data', '', 'gates in training from',
+                                 'accuracy', 'minus whole graph, 95 % '
+                                 'interval'])}
     distances: dict[tuple[str, str, str], list[Any]] = {}
     for row in latest(rows).itertuples():
         exact, found = exact_and_found(row)
@@ -227,13 +228,14 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             distances.setdefault((row.dataset, settings.METHODS[row.method],
                                   name), []).append(
                 np.abs(gates - exact).mean(0))
-    lines = [[*key, *(f'{v:.3f}' for v in np.mean(values, 0))]
+    lines = [[*key[:2], ESTIMATES[key[2]],
+              *(f'{v:.3f}' for v in np.mean(values, 0))]
              for key, values in distances.items()]
     if lines:
         hops = [f'hop {i + 1}' for i in range(len(lines[0]) - 3)]
-        out["Mean distance of the gates of batches from the whole graph's "
-            '(trained: the running estimate from training)'] = pd.DataFrame(
-            lines, columns=['data', '', 'gate', *hops])
+        out["How far gates of batches are from the whole graph's: mean "
+            'absolute difference'] = pd.DataFrame(
+            lines, columns=['data', '', 'gates from', *hops])
     return out
 
 
@@ -265,10 +267,11 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""What sampling costs, by where the gate comes from."""
-    return sentence(
-        'NeighborLoader minus the whole graph, with 95 % intervals: ',
-        {f'{name} on {dataset}, {gate}': gap
-         for dataset, name, gate, _, gap in lines_of(rows)}, '; ')
+    return compared(
+        'Test accuracy of training on mini-batches minus that on the whole '
+        'graph, by where gates are from, in points with 95 % intervals: ',
+        {f'{name} on {dataset} ({gate})': gap
+         for dataset, name, gate, _, gap in lines_of(rows)})
 
 
 def main(argv: list[str]) -> None:

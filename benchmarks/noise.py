@@ -1,4 +1,4 @@
-r"""Wrong edges: what they cost, and what AnisotropicWeights keep of it.
+r"""Wrong edges: what they cost, and what AnisotropicWeights give back.
 
 Edges are changed in four ways; the levels of each are shares of the graph's
 own edges, or numbers of neighbors:
@@ -65,8 +65,8 @@ from torch_agcn.diagnostics import chance_edges
 from torch_agcn.functional import anisotropic_weights
 from torch_agcn.transforms import AnisotropicWeights, KNNGraph
 
-QUESTION = ('What do wrong edges cost, and how much of it do '
-            'AnisotropicWeights keep?')
+QUESTION = ('How much accuracy do wrong edges cost, and how much of it do '
+            'AnisotropicWeights give back?')
 PEERS = ['gcn_jaccard', 'gcn_svd', 'gnnguard']
 LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'gat': 'GAT', 'appnp': 'APPNP',
           'gated': 'DiffusedMLP', 'gcnii': 'GCNII',
@@ -338,7 +338,8 @@ TITLES = {
     'adaptive': 'PRBCD on a GCN with AnisotropicWeights',
     'knn': 'number of neighbors in a kNN graph',
     'none': 'neighbors that differ by nature'}
-SHARES = 'The share of chance edges, estimated without labels'
+SHARES = ('The share of chance edges, estimated without labels, and how well '
+          'the weights tell added edges from own ones')
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -367,22 +368,25 @@ def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     peers.
     """
     out = {
-        'Test accuracy in percent with random edges added, as a share of the '
-        'own ones of the graph': _random_in_short(rows),
-        _worth('random'): _gains(_parts(rows, 'random'), ['gcn', *PEERS]),
-        'Test accuracy in percent after attacks, by the share of edges they '
-        'change': _attacks_in_short(rows)}
+        'Test accuracy in percent with random edges added, in percent of the '
+        'edges there are': _random_in_short(rows),
+        _worth('random', 'of a GCN '): _gains(_parts(rows, 'random'),
+                                              ['gcn', *PEERS]),
+        'Test accuracy in percent, mean ± standard error (runs), by the share '
+        'of edges that an attack changes (DICE knows the labels, PRBCD a '
+        'trained network)': _attacks_in_short(rows)}
     for name in ['dice', 'prbcd', 'knn']:
-        out[_worth(name)] = _gains(_parts(rows, name), ['gcn', *PEERS])
+        out[_worth(name, 'of a GCN ')] = _gains(_parts(rows, name),
+                                                ['gcn', *PEERS])
     out[_worth('none')] = _gains(_parts(rows, 'none')).rename(
         columns={_level(0.0): 'difference'})
     out[SHARES] = estimates(ESTIMATES.read())
     return {title: frame for title, frame in out.items() if len(frame)}
 
 
-def _worth(name: str) -> str:
-    return ('What the weights are worth, in points with 95 % intervals: '
-            + TITLES[name])
+def _worth(name: str, of: str = '') -> str:
+    return (f'Gain {of}by AnisotropicWeights, in points with 95 % intervals: '
+            f'{TITLES[name]}')
 
 
 def _parts(rows: pd.DataFrame, name: str) -> dict[str, pd.DataFrame]:
@@ -410,7 +414,7 @@ def _attacks_in_short(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _random_in_short(rows: pd.DataFrame) -> pd.DataFrame:
     r"""Three levels, and the gain of GCN."""
-    gain = 'gain of GCN'
+    gain = 'gain of GCN, 95 % interval'
     lines: dict[str, dict[str, str]] = {}
     runs: dict[str, set[int]] = {}
     for dataset, level in itertools.product(CITATION, [0.0, 0.5, 1.0]):
@@ -451,9 +455,10 @@ def estimates(rows: pd.DataFrame) -> pd.DataFrame:
                                         ('added_weight', '.2f')])
         lines.append({
             'data set': dataset, 'random edges added': _level(level),
-            'share of them': f'{mean.true_share:.2f}',
-            'estimated': f'{mean.share:.2f}', 'ROC AUC': auc,
-            'weight of own edges': f'{mean.own_weight:.2f}',
+            'their share of all edges': f'{mean.true_share:.2f}',
+            'estimated share': f'{mean.share:.2f}',
+            'ROC AUC of the weights (%)': auc,
+            'mean weight of own edges': f'{mean.own_weight:.2f}',
             'of added edges': added})
     return pd.DataFrame(lines)
 
@@ -489,8 +494,8 @@ def _gains(parts: dict[str, pd.DataFrame],
                                          (method, 0, level))
                     for level in levels}
             if any(gaps.values()):
-                lines.append({'data set': dataset, 'of': label(*ours),
-                              'to': label(method, 0),
+                lines.append({'data set': dataset, 'method': label(*ours),
+                              'minus': label(method, 0),
                               **{k: str(v or '–') for k, v in gaps.items()}})
     return pd.DataFrame(lines).fillna('–')
 
@@ -532,10 +537,10 @@ def answer(rows: pd.DataFrame) -> str:
     for dataset in CITATION:
         part = wide(rows, attack='random', dataset=dataset)
         gap = pairs(part, ('gcn', 1, 1.0), ('gcn', 0, 1.0))
-        texts += [f'{dataset} {gap}'] if gap else []
-    return ('With as many random edges as the graph has of its own, the '
-            'weights are worth, to a GCN and in points: ' + ', '.join(texts)
-            + '.' if texts else '')
+        texts += [f'{gap} on {dataset}'] if gap else []
+    return ('With as many random edges added as there are, AnisotropicWeights '
+            'change the test accuracy of a GCN, in points with 95 % '
+            'intervals, by ' + ', '.join(texts) + '.' if texts else '')
 
 
 def main(argv: list[str]) -> None:

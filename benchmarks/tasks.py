@@ -55,7 +55,7 @@ from benchmarks.data import (
     score,
 )
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, pairs, sentence
+from benchmarks.stats import by_seed, compared, gap_text, pairs
 from benchmarks.training import count_classes
 from torch_agcn import AGCN
 from torch_agcn.diagnostics import SmoothnessRecorder
@@ -322,7 +322,8 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             pd.DataFrame([[LABELS[m], *(_text(wide[m])
                                         for wide in found.values())]
                           for m in GRIDS], columns=['', *found]))
-        out['Minus MLP (points), 95 % interval'] = pd.DataFrame(
+        out['Neighbors of other classes: test score minus that of MLP, in '
+            'points with 95 % intervals'] = pd.DataFrame(
             [[LABELS[m], *(gap_text(wide, m, 'mlp', 1)
                            for wide in found.values())]
              for m in GRIDS if m != 'mlp'], columns=['', *found])
@@ -387,7 +388,7 @@ def answer(rows: pd.DataFrame) -> str:
                        ('agcn', 'mlp'))
         parts[f'{LABELS[ours]} minus {LABELS[other]} on {dataset}'] = (
             gap_text(wide, ours, other, 1))
-    return sentence('With 95 % intervals: ', parts)
+    return compared('Test scores, in points with 95 % intervals: ', parts)
 
 
 def main(argv: list[str]) -> None:

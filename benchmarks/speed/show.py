@@ -29,6 +29,8 @@ AXES = ['nodes', 'edges', 'features']
 GROWS = {'scaling': ['edges'], 'complexity': AXES}
 SPLIT = {'scaling': LEAVES_CACHE}  # from which on an exponent is fitted
 UNITS = {'time': ('milliseconds', 'ms'), 'memory': ('megabytes', 'MB')}
+MALLOC_NAMES = {'default': 'default', 'kept': 'keep_memory()',
+                'tcmalloc': 'tcmalloc'}
 FITTED = 4  # the largest sizes, where there is no such split
 # The exponents of the paper's O(|E| F + N F^2) and O(N F + F^2):
 PAPERS = {'time': dict(zip(AXES, [1, 1, 2])),
@@ -147,7 +149,8 @@ def side_by_side(case: Case, part: pd.DataFrame) -> pd.DataFrame:
     empty = pd.Series(math.nan, wide.index)
     for measured in part.measured.unique():
         for malloc in case.malloc:
-            unit = UNITS[measured][1] + f', {malloc}' * (len(case.malloc) > 1)
+            unit = UNITS[measured][1] + f', {MALLOC_NAMES[malloc]}' * (
+                len(case.malloc) > 1)
             out[unit] = [*map(_number, wide.get((measured, malloc), empty))]
         if measured == 'time':
             kept = wide.get(('time', 'kept'), empty)
@@ -174,7 +177,8 @@ def growth(name: str, part: pd.DataFrame) -> dict[str, pd.DataFrame]:
             frame['exponent'] = [str(exponent(wide[name], split) or '–')
                                  for name in wide]
             if len(frame):
-                out[f'{name}: {measured.capitalize()} against {axis}'] = (
+                out[f'{name}: {measured.capitalize()} against {axis}, and '
+                    f'the exponent of a fitted power'] = (
                     frame.rename_axis(unit).reset_index())
     return out
 
@@ -196,16 +200,16 @@ def paid_back(part: pd.DataFrame) -> pd.DataFrame:
 def answer(rows: pd.DataFrame) -> str:
     r"""A layer beside GCNConv, in time and memory."""
     part = of_case(rows, 'layer')
-    texts = []
-    for measured, (column, _) in UNITS.items():
-        own = part[(part.measured == measured) & (part.malloc == 'kept')]
-        found = own.groupby('variant')[column].median()
-        if {PAPER, RELATIVE, EDGES} <= set(found.index):
-            texts.append(f'{found[PAPER] / found[EDGES]:.2f} and '
-                         f'{found[RELATIVE] / found[EDGES]:.2f} times the '
-                         f'{measured}')
-    return (f'One layer of {PAPER} and of {RELATIVE} takes '
-            + ', and '.join(texts) + f' of {EDGES}.' if texts else '')
+    part = part[part.malloc == 'kept']
+    found = part.groupby('variant')[['milliseconds', 'megabytes']].median()
+    if not {PAPER, RELATIVE, EDGES} <= set(found.index):
+        return ''
+    times = found / found.loc[EDGES]
+    texts = [f'{times.milliseconds[name]:.2f} times the time and '
+             f'{times.megabytes[name]:.2f} times the memory with {name}'
+             for name in [PAPER, RELATIVE]]
+    return ('A forward and backward pass of a layer takes, beside GCNConv on '
+            f'an edge_index and after keep_memory(), {" and ".join(texts)}.')
 
 
 def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -103,8 +103,9 @@ def test_tables_and_figures(tmp_path):
     assert [path.name for path in paths] == ['hetero_imdb.png',
                                              'hetero_imdb.svg']
     assert hetero.answer(rows) == (
-        'IMDB: AGCN (relative) minus others, with 95 % intervals: '
-        'GraphSAGE -1.0 ± 0.0, GAT +10.0 ± 12.7.')
+        'Test accuracy of AGCN (relative) on IMDB minus that of others, in '
+        'points with 95 % intervals: worse: GraphSAGE -1.0 ± 0.0; no '
+        'difference shown: GAT +10.0 ± 12.7.')
     assert hetero.answer(rows[rows.method == 'gat']) == ''
 
 

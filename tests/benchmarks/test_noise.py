@@ -147,7 +147,8 @@ def test_tables_by_hand(tmp_path, monkeypatch):
     line = dict(zip(short[''], short.values.tolist()))
     assert line[ours][1:4] == ['81.0', '–', '77.5']
     assert line[ours][-1] == '2'
-    assert line['gain of GCN'][1:4] == ['+0.0 ± 0.0', '–', '+7.5 ± 6.4']
+    assert line['gain of GCN, 95 % interval'][1:4] == [
+        '+0.0 ± 0.0', '–', '+7.5 ± 6.4']
     old = rows.assign(settings='old', test_score=0.)
     again = noise.tables(pd.concat([old, rows]))
     assert next(iter(again.values())).equals(scores)
