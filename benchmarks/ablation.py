@@ -28,6 +28,9 @@ PARTS: dict[str, dict[str, Any]] = {
     'no identity mapping': {'theta': None},
     'one step per layer': {'num_hops': 1},
 }
+# What is shown for them; rows keep the names they were made with.
+LABELS = {part: part for part in PARTS} | {
+    'gate leads from zero': 'closed gate gives zero'}
 DEPTHS = [2, 16, 64]
 CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of DeepAGCN '
             f'with all its parts and with one changed: a point for each run, '
@@ -39,7 +42,8 @@ measure = settings.measure
 def by_depth(rows: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
     r"""Accuracies by seed and part, for each data set and depth."""
     return {str(dataset): {int(depth): by_seed(runs, 'part').reindex(
-        columns=PARTS) for depth, runs in found.groupby('depth')}
+        columns=PARTS).rename(columns=LABELS)
+        for depth, runs in found.groupby('depth')}
         for dataset, found in settings.latest(rows, 'depth', 'part').groupby(
             'dataset', sort=False)}
 
@@ -48,7 +52,7 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies, and differences to all parts over the same seeds."""
     out = {}
     for dataset, found in by_depth(rows).items():
-        parts = [part for part in PARTS
+        parts = [part for part in LABELS.values()
                  if any(wide[part].count() for wide in found.values())]
         columns = {'': parts}
         for depth, wide in found.items():
@@ -67,7 +71,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     for dataset, found in by_depth(rows).items():
         figure, axes = plots.panels(len(found), 2.8, 3.4, 2.2, sharey=True)
         for axis, (depth, wide) in zip(axes, found.items()):
-            plots.dots(axis, {part: wide[part].dropna() for part in PARTS},
+            plots.dots(axis, {part: wide[part].dropna() for part in wide},
                        {ALL: plots.STYLES['DeepAGCN']})
             axis.set(title=f'{dataset}: {depth} layers',
                      xlabel='test accuracy (%)')
@@ -84,7 +88,7 @@ def answer(rows: pd.DataFrame) -> str:
                 f'Test accuracy of DeepAGCN on {dataset} with {depth} layers '
                 f'and one part changed, minus that with all parts, in points '
                 f'with 95 % intervals: ',
-                {part: gap_text(wide, part, ALL, 1) for part in PARTS})
+                {part: gap_text(wide, part, ALL, 1) for part in wide})
             if text:
                 return text
     return ''

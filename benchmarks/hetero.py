@@ -177,8 +177,10 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             METHODS[method], mean_error(part.test_accuracy),
             mean_error(part.test_f1), gap_text(wide, 'agcn', method, 1),
             f'{gates.min():.3g} … {gates.max():.3g}' if len(gates) else '–'])
-    return {'IMDB: percent, mean ± standard error (runs)': pd.DataFrame(
-        lines, columns=['', 'test accuracy', 'test F1', MINUS, 'gates'])}
+    frame = pd.DataFrame(lines, columns=['', 'test accuracy', 'test F1', MINUS,
+                                         'gates'])
+    return {'IMDB: test scores in percent, mean ± standard error (runs)':
+            frame}
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
