@@ -83,8 +83,9 @@ CAPTIONS = {
        f'input is added to each, which stops over-smoothing without a gate; '
        f'note the narrow scales.' for name in DATASETS},
     **{f'depth_layers_{name.lower()}': f'{name}: gate, and distance between '
-       f'neighbors, after each layer or hop of the deepest trained networks; '
-       f'means over the runs. At 0, all nodes have the same output.'
+       f'neighbors (mean average distance), after some layers or hops of the '
+       f'deepest trained networks, the last one among them; means over the '
+       f'runs. At 0, all nodes have the same output.'
        for name in DATASETS}}
 SHARP = 5.0  # points of accuracy that make a drop a sharp one
 
