@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks import plots, runner, settings
 from benchmarks.data import DATASETS, splits_of
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, mean_error, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_error
 
 QUESTION = 'What is each part of DeepAGCN worth?'
 METHOD, ALL = 'agcn_deep', 'all parts'
@@ -30,16 +30,21 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 OPTIONS = dict(datasets=['Cora'], runs=5, depths=[2, 16, 64], fixed={})
 QUICK = dict(runs=1, depths=[2], fixed=dict(epochs=30))
-CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of the runs '
-            f'(points) and its mean, with all parts and with one switched.'
-            for name in DATASETS}
+# What is shown for them; rows keep the names they were made with.
+LABELS = {part: part for part in PARTS} | {
+    'gate leads from zero': 'closed gate gives zero'}
+CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of DeepAGCN '
+            f'with all its parts and with one changed: a point for each run, '
+            f'a bar at their mean. An arrow stands for runs further to the '
+            f'left, with their accuracies.' for name in DATASETS}
 measure = settings.measure
 
 
 def by_depth(rows: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
     r"""Accuracies by seed and part, for each data set and depth."""
     return {str(dataset): {int(depth): by_seed(runs, 'part').reindex(
-        columns=PARTS) for depth, runs in found.groupby('depth')}
+        columns=PARTS).rename(columns=LABELS)
+        for depth, runs in found.groupby('depth')}
         for dataset, found in settings.latest(rows, 'depth', 'part').groupby(
             'dataset', sort=False)}
 
@@ -48,7 +53,7 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies, and differences to all parts over the same seeds."""
     out = {}
     for dataset, found in by_depth(rows).items():
-        parts = [part for part in PARTS
+        parts = [part for part in LABELS.values()
                  if any(wide[part].count() for wide in found.values())]
         columns = {'': parts}
         for depth, wide in found.items():
@@ -56,8 +61,8 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             columns[f'{depth} layers, difference'] = [
                 gap_text(wide, part, ALL, 1) for part in parts]
         out[f'{dataset}: test accuracy in percent, mean ± standard error '
-            f'(runs), and the difference to all parts with its 95 % '
-            f'interval'] = pd.DataFrame(columns)
+            f'(runs), and the difference to all parts in points with its 95 '
+            f'% interval'] = pd.DataFrame(columns)
     return out
 
 
@@ -65,12 +70,13 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""A panel for each depth."""
     paths = []
     for dataset, found in by_depth(rows).items():
-        figure, axes = plots.panels(len(found), 2.6, 3.4, 2.2, sharey=True)
+        figure, axes = plots.panels(len(found), 2.8, 3.4, 2.2, sharey=True)
         for axis, (depth, wide) in zip(axes, found.items()):
-            plots.dots(axis, {part: wide[part].dropna() for part in PARTS},
+            plots.dots(axis, {part: wide[part].dropna() for part in wide},
                        {ALL: plots.STYLES['DeepAGCN']})
-            axis.set(title=f'{depth} layers', xlabel='test accuracy (%)')
-        figure.suptitle(f'{dataset}: DeepAGCN, a part switched at a time')
+            axis.set(title=f'{dataset}: {depth} layers',
+                     xlabel='test accuracy (%)')
+            plots.few_ticks(axis)
         paths += plots.save(figure, folder, f'ablation_{dataset.lower()}')
     return paths
 
@@ -79,9 +85,11 @@ def answer(rows: pd.DataFrame) -> str:
     r"""What is lost without each part, at the greatest depth that shows it."""
     for dataset, found in by_depth(rows).items():
         for depth, wide in sorted(found.items(), reverse=True):
-            text = sentence(
-                f'On {dataset} with {depth} layers, minus all parts: ',
-                {part: gap_text(wide, part, ALL, 1) for part in PARTS})
+            text = compared(
+                f'Test accuracy of DeepAGCN on {dataset} with {depth} layers '
+                f'and one part changed, minus that with all parts, in points '
+                f'with 95 % intervals: ',
+                {part: gap_text(wide, part, ALL, 1) for part in wide})
             if text:
                 return text
     return ''

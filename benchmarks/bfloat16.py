@@ -17,7 +17,7 @@ from torch_geometric import seed_everything
 from benchmarks.batches import accuracies
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, mean_error, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_error
 from benchmarks.training import fit
 from torch_agcn import AGCN
 
@@ -70,8 +70,9 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def answer(rows: pd.DataFrame) -> str:
     r"""The differences to float32."""
     frame, = tables(rows).values()
-    return sentence(
-        'bfloat16 minus float32, with 95 % intervals: ',
+    return compared(
+        'Test accuracy with bfloat16 minus that with float32, in points with '
+        '95 % intervals: ',
         {f'{method} on {dataset}': gap
          for method, dataset, _, _, gap in frame.to_numpy()})
 

@@ -1,7 +1,7 @@
 r"""Accuracy against depth, and what all layers of the networks do.
 
-Depth means layers with a weight matrix each, and hops for GatedDiffusion and
-APPNP, which have two weight matrices before them. APPNP is GatedDiffusion with
+Depth means layers with a weight matrix each, and hops for DiffusedMLP and
+APPNP, which have two weight matrices before them. APPNP is DiffusedMLP with
 its gate held open and all other settings equal: what lies between the two is
 owed to the gate. GCN has the settings of AGCN (paper); all others have those
 of Table 1 or, GCNII and DeepAGCN, those of GCNII's authors. Two rules are for
@@ -54,8 +54,8 @@ QUESTION = 'What does depth do to accuracy, and to the layers?'
 METHODS = {
     'gcn': 'GCN', 'gcn_pn': 'GCN-PN', 'jknet': 'JK-Net', 'gcnii': 'GCNII',
     'agcn_paper': 'AGCN (paper)', 'agcn_deep': 'DeepAGCN',
-    'agcn': 'GatedDiffusion', 'appnp': 'APPNP',
-    'agcn_bare': 'GatedDiffusion, no restart',
+    'agcn': 'DiffusedMLP', 'appnp': 'APPNP',
+    'agcn_bare': 'DiffusedMLP, no restart',
     'appnp_bare': 'APPNP, no restart'}
 OF_HOPS = ['agcn', 'appnp', 'agcn_bare', 'appnp_bare']
 BASES = {'gcn': 'gcn_equal', 'appnp': 'agcn_open'}  # whose settings they have
@@ -73,17 +73,23 @@ TABLE = Table(RESULTS / 'depth.csv', [
     'method', 'dataset', 'split', 'depth', 'seed', 'settings', 'epochs',
     'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
     'gates', *MEASURES])
-PANELS = {  # of the first figure: methods, and the lowest accuracy that shows
-    'layers': (['gcn', 'jknet', 'gcnii', 'agcn_paper', 'agcn_deep'], 0),
-    'hops': (OF_HOPS, None)}
+PANELS = {  # of the first figure
+    'layers': ['gcn', 'gcn_pn', 'jknet', 'agcn_paper'],
+    'layers, input added to each': ['gcnii', 'agcn_deep'],
+    'hops': ['agcn_bare', 'appnp_bare'],
+    'hops, input added to each': ['agcn', 'appnp']}
 LAYERS = ['gcn', 'gcnii', 'agcn_paper', 'agcn_deep', 'agcn']  # of the second
 CAPTIONS = {
-    **{f'depth_{name.lower()}': f'{name}: test accuracy with its standard '
-       f'error against the number of layers with weights, and of hops.'
-       for name in DATASETS},
-    **{f'depth_layers_{name.lower()}': f'{name}: what each layer or hop of '
-       f'the deepest trained networks does, means over the runs (two steps '
-       f'of a layer are averaged).' for name in DATASETS}}
+    **{f'depth_{name.lower()}': f'{name}: mean test accuracy with its '
+       f'standard error against depth. Above: layers with a weight matrix '
+       f'each. Below: hops, with no weights. On the right, a share of the '
+       f'input is added to each, which stops over-smoothing without a gate; '
+       f'note the narrow scales.' for name in DATASETS},
+    **{f'depth_layers_{name.lower()}': f'{name}: gate, and distance between '
+       f'neighbors (mean average distance), after some layers or hops of the '
+       f'deepest trained networks, the last one among them; means over the '
+       f'runs. At 0, all nodes have the same output.'
+       for name in DATASETS}}
 SHARP = 5.0  # points of accuracy that make a drop a sharp one
 
 
@@ -207,7 +213,8 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                                      for d in depths)]
                  for method, wide in found.items()],
                 columns=['', *map(str, depths)])
-        out[f'{dataset}: first … last layer of the deepest networks'] = (
+        out[f'{dataset}: the deepest networks, at their first … last layer '
+            f'or hop'] = (
             pd.DataFrame(last, columns=[
                 '', 'depth', 'gate', 'Dirichlet energy', 'relative energy',
                 'mean average distance', 'epochs', 'seconds']))
@@ -225,49 +232,44 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _draw_accuracy(rows: pd.DataFrame, dataset: str,
                    folder: Path) -> list[Path]:
-    figure, axes = plots.panels(2, 4.2, 3.8)
+    figure, axes = plots.plt.subplots(2, 2, figsize=(9, 6.6))
     found = by_depth(rows)
-    for axis, (kind, (methods, low)) in zip(axes, PANELS.items()):
+    for axis, (kind, methods) in zip(axes.flat, PANELS.items()):
         for method in [m for m in methods if m in found]:
             wide = found[method]
-            bare = dict(markerfacecolor='white', alpha=0.8) if method in [
-                'agcn_bare', 'appnp_bare'] else {}
-            plots.error_line(axis, wide, [wide[d] for d in wide],
-                             METHODS[method], **bare)
-        axis.set(title=f'{dataset}: {kind}', ylabel='test accuracy (%)')
-        if low is not None:
-            axis.set_ylim(low, 90)
-        _depth_axis(axis, sorted(rows.depth.unique()), kind)
-        axis.legend(fontsize=8, loc='lower left')
+            name = METHODS[method].removesuffix(', no restart')
+            plots.error_line(axis, wide, [wide[d] for d in wide], name)
+        axis.set_title(f'{dataset}: {kind}')
+        _depth_axis(axis, sorted(rows.depth.unique()), kind.split(',')[0])
+        if axis.lines:
+            axis.legend(loc='best')
+    for axis in axes[:, 0]:
+        axis.set_ylabel('test accuracy (%)')
     return plots.save(figure, folder, f'depth_{dataset.lower()}')
 
 
 def _draw_layers(rows: pd.DataFrame, dataset: str,
                  folder: Path) -> list[Path]:
-    titles = {'gates': 'gate', 'relative_energies': 'relative energy',
-              'average_distances': 'mean average distance'}
-    figure, axes = plots.panels(3, 3.6, 3.4)
+    titles = {'gates': 'gate', 'average_distances': 'distance of neighbors'}
+    figure, axes = plots.panels(2, 4.0, 3.8)
     for axis, (column, title) in zip(axes, titles.items()):
         for method in LAYERS:
             deep = deepest(rows[rows.method == method])
-            if deep.empty:
-                continue
             values = per_layer(deep, column)
-            axis.plot(range(1, len(values) + 1), values, markersize=5,
-                      markevery=[d - 1 for d in [1, *DEPTHS]
-                                 if d <= len(values)], label=METHODS[method],
-                      **plots.style_of(METHODS[method]))
-        axis.set(title=title)
+            if len(values):
+                some = [d for d in [1, *DEPTHS] if d <= len(values)]
+                axis.plot(some, values[np.array(some) - 1],
+                          label=METHODS[method],
+                          **plots.style_of(METHODS[method]))
+        axis.set(title=f'{dataset}: {title}')
         _depth_axis(axis, [1, 2, 4, 8, 16, 32, 64], 'layer, or hop')
     axes[0].set_ylim(-0.03, 1.03)
     # Orders of magnitude apart, and zero where all nodes are the same:
-    axes[2].set_yscale('symlog', linthresh=1e-6)
-    axes[2].set_yticks([0, 1e-6, 1e-4, 1e-2, 1])
-    axes[2].set_ylim(bottom=-5e-7)
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc='lower center', ncols=len(labels),
-                  bbox_to_anchor=(0.5, -0.06), fontsize=8)
-    figure.suptitle(f'{dataset}: the deepest networks, trained')
+    axes[1].set_yscale('symlog', linthresh=1e-4)
+    axes[1].set_yticks([0, 1e-4, 1e-2, 1], ['0', '0.0001', '0.01', '1'])
+    axes[1].minorticks_off()
+    axes[1].set_ylim(bottom=-3e-5)
+    plots.legend_below(figure)
     return plots.save(figure, folder, f'depth_layers_{dataset.lower()}')
 
 
@@ -310,17 +312,16 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 def answer(rows: pd.DataFrame) -> str:
     r"""What the deepest networks of Cora lose, and what the gate is worth."""
     found = by_depth(latest(rows[rows.dataset == 'Cora']))
-    texts = []
-    for method, wide in found.items():
-        deep = max(wide)
-        texts.append(f'{METHODS[method]} {wide[deep].mean():.1f} at {deep}')
+    texts = [f'{METHODS[method]} {wide[max(wide)].mean():.1f} % ({max(wide)})'
+             for method, wide in found.items()]
     gates = {name: _last_gap(found, a, b) for name, a, b in [
-        ('with restart', 'agcn', 'appnp'),
-        ('without', 'agcn_bare', 'appnp_bare')]}
-    worth = ', '.join(f'{name} {gap}' for name, gap in gates.items() if gap)
-    return ('Cora, the deepest networks: ' + ', '.join(texts) + (
-        f'; what the gate is worth there: {worth}' if worth else '') + '.'
-        if texts else '')
+        ('without restart', 'agcn_bare', 'appnp_bare'),
+        ('with restart', 'agcn', 'appnp')]}
+    worth = ', '.join(f'{gap} {name}' for name, gap in gates.items() if gap)
+    return ('Test accuracy on Cora with the most layers or hops (their '
+            'number): ' + ', '.join(texts) + (
+                f'; the gate of DiffusedMLP is worth, in points: {worth}'
+                if worth else '') + '.' if texts else '')
 
 
 def _last_gap(found: dict[str, pd.DataFrame], ours: str,

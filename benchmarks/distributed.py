@@ -288,8 +288,8 @@ def answer(rows: pd.DataFrame) -> str:
                              ).items())
             found['and a kill changes the loss of an epoch by at most'] = (
                 f'{abs(alive - killed).max(initial=0):.2g}')
-    return sentence('Test accuracy minus that of one process, with 95 % '
-                    'intervals: ', found)
+    return sentence('Test accuracy minus that of one process, in points with '
+                    '95 % intervals: ', found)
 
 
 def tasks(args: argparse.Namespace) -> list[Task]:

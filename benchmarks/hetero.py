@@ -32,17 +32,18 @@ from benchmarks.batches import Task, accuracies
 from benchmarks.results import RESULTS, Table
 from benchmarks.settings import gates_of
 from benchmarks.sparse import CSR
-from benchmarks.stats import by_seed, gap_text, mean_error, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_error
 from benchmarks.training import count_classes, dropout, fit
 from torch_agcn import AGCNConv
 from torch_agcn.datasets import IMDB
 
 QUESTION = 'What is AGCNConv worth on a graph of several types?'
 METHODS = {
-    'none': 'no graph', 'sage': 'SAGEConv', 'gat': 'GATConv',
+    'none': 'no graph', 'sage': 'GraphSAGE', 'gat': 'GAT',
     'agcn_paper': 'AGCN (paper)', 'agcn_open': 'AGCN (relative), gate open',
     'agcn': 'AGCN (relative)',
 }
+MINUS = 'AGCN (relative) minus it, 95 % interval'
 OURS = dict(energy='relative', residual=True)
 AGCN = {'agcn_paper': dict(beta=1.0, learn_beta=True),
         'agcn_open': dict(beta=1e9, **OURS),
@@ -55,8 +56,8 @@ QUICK = dict(runs=1, fixed={**FIXED, 'epochs': 30}, grid=GRID[:1])
 TABLE = Table(RESULTS / 'hetero.csv', [
     *Task._fields, 'epochs', 'val_loss', 'val_accuracy', 'test_accuracy',
     'test_f1', 'gates', 'seconds'])
-CAPTIONS = {'hetero_imdb': 'IMDB: test accuracy of single runs (points), '
-            'and their mean.'}
+CAPTIONS = {'hetero_imdb': 'IMDB: test accuracy, a point for each run and '
+            'a bar at their mean.'}
 
 
 # Networks ####################################################################
@@ -178,9 +179,10 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             METHODS[method], mean_error(part.test_accuracy),
             mean_error(part.test_f1), gap_text(wide, 'agcn', method, 1),
             f'{gates.min():.3g} … {gates.max():.3g}' if len(gates) else '–'])
-    return {'IMDB: percent, mean ± standard error (runs)': pd.DataFrame(
-        lines, columns=['', 'test accuracy', 'test F1', 'ours minus it, 95 % '
-                        'interval', 'gates'])}
+    frame = pd.DataFrame(lines, columns=['', 'test accuracy', 'test F1', MINUS,
+                                         'gates'])
+    return {'IMDB: test scores in percent, mean ± standard error (runs)':
+            frame}
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -195,9 +197,9 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 def answer(rows: pd.DataFrame) -> str:
     r"""Ours beside the others."""
     frame, = tables(rows).values()
-    return sentence(
-        f'IMDB: {METHODS["agcn"]} minus others, with 95 % intervals: ',
-        dict(zip(frame[''], frame['ours minus it, 95 % interval'])))
+    return compared(
+        f'Test accuracy of {METHODS["agcn"]} on IMDB minus that of others, in '
+        f'points with 95 % intervals: ', dict(zip(frame[''], frame[MINUS])))
 
 
 def tasks(args: Namespace) -> list[Task]:

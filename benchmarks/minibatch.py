@@ -34,7 +34,7 @@ from benchmarks import batches, settings
 from benchmarks.baselines import agcn
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, mean_error, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_error
 from torch_agcn import AGCNConv
 from torch_agcn.loader import ImportanceWeights
 
@@ -52,16 +52,20 @@ WAYS = [('agcn', *WHOLE), ('agcn', 'neighbor', 'raw'),
 OPTIONS = dict(datasets=['PubMed'], runs=6, of=CITATION, ways=WAYS)
 QUICK = dict(datasets=['Cora'], runs=1, ways=[
     way for way in WAYS if way[2] in ['exact', 'running']])
+ESTIMATES = {'exact': 'whole graph', 'raw': 'batch as it is',
+             'weighted': 'batch, ImportanceWeights',
+             'running': 'running mean of batches',
+             'trained': 'running mean, as trained'}
 STYLES: dict[str, dict[str, Any]] = {
     'raw': dict(color='#d55e00', marker='s'),
     'weighted': dict(color='#0072b2', marker='o'),
     'running': dict(color='#009e73', marker='^'),
 }
 CAPTIONS = {
-    'minibatch_gates': 'The gate of each hop in a trained network (the first '
-    'seed, trained with the running estimate): points are medians over '
-    'batches, bars reach from the 5th to the 95th percentile; the running '
-    'estimate is one number, the average of all these batches.'}
+    'minibatch_gates': 'The gate of each hop in a trained DiffusedMLP (seed '
+    '0, trained with the running mean), estimated from batches: medians over '
+    'batches, with bars from the 5th to the 95th percentile. The closer to '
+    'the whole graph, the better.'}
 Weights = Callable[[Data], dict[str, Tensor]]
 
 
@@ -185,7 +189,7 @@ def lines_of(rows: pd.DataFrame) -> list[list[str]]:
     lines = []
     for dataset, part in latest(rows).groupby('dataset'):
         wide = by_seed(part, WAY)
-        lines += [[dataset, settings.METHODS[way[0]], way[2],
+        lines += [[dataset, settings.METHODS[way[0]], ESTIMATES[way[2]],
                    mean_error(wide[way]),
                    gap_text(wide, way, (way[0], *WHOLE))]
                   for way in WAYS if way in wide]
@@ -202,8 +206,9 @@ def exact_and_found(row: Any) -> tuple[Any, dict[str, Any]]:
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies beside the whole graph's, and gates."""
     out = {'Test accuracy (%), mean ± standard error (runs)': pd.DataFrame(
-        lines_of(rows), columns=['data', '', 'gate in training', 'accuracy',
-                                 'minus whole graph, 95 % interval'])}
+        lines_of(rows), columns=['data', '', 'gates in training from',
+                                 'accuracy', 'minus whole graph, 95 % '
+                                 'interval'])}
     distances: dict[tuple[str, str, str], list[Any]] = {}
     for row in latest(rows).itertuples():
         exact, found = exact_and_found(row)
@@ -211,13 +216,14 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             distances.setdefault((row.dataset, settings.METHODS[row.method],
                                   name), []).append(
                 np.abs(gates - exact).mean(0))
-    lines = [[*key, *(f'{v:.3f}' for v in np.mean(values, 0))]
+    lines = [[*key[:2], ESTIMATES[key[2]],
+              *(f'{v:.3f}' for v in np.mean(values, 0))]
              for key, values in distances.items()]
     if lines:
         hops = [f'hop {i + 1}' for i in range(len(lines[0]) - 3)]
-        out["Mean distance of the gates of batches from the whole graph's "
-            '(trained: the running estimate from training)'] = pd.DataFrame(
-            lines, columns=['data', '', 'gate', *hops])
+        out["How far gates of batches are from the whole graph's: mean "
+            'absolute difference'] = pd.DataFrame(
+            lines, columns=['data', '', 'gates from', *hops])
     return out
 
 
@@ -229,30 +235,31 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     rows = rows.sort_values(['dataset', 'seed']).drop_duplicates('dataset')
     if rows.empty:
         return []
-    figure, axes = plots.panels(len(rows), 3.6, 3.8, 2.2, sharey=True)
+    figure, axes = plots.panels(len(rows), 4.6, 3.8, 0.6, sharey=True)
     for axis, row in zip(axes, rows.itertuples()):
         exact, found = exact_and_found(row)
         hops = np.arange(1, len(exact) + 1)
-        axis.plot(hops, exact, color='black', marker='_', markersize=14,
+        axis.plot(hops, exact, color='black', marker='_', markersize=18,
                   label='whole graph')
         for i, (name, style) in enumerate(STYLES.items()):
             low, mid, high = np.percentile(found[name], [5, 50, 95], axis=0)
             axis.errorbar(hops + 0.14 * (i - 1), mid, [mid - low, high - mid],
-                          linestyle='none', capsize=3, label=name,
-                          markersize=5, **style)
-        axis.set(title=f'{row.dataset}, NeighborLoader', xlabel='hop',
+                          linestyle='none', capsize=3, label=ESTIMATES[name],
+                          **style)
+        axis.set(title=f'{row.dataset}: gate of each hop', xlabel='hop',
                  xticks=hops, ylim=(0, 1.05))
     axes[0].set_ylabel('gate')
-    plots.legend_right(axes[-1])
+    axes[0].legend(loc='lower left')
     return plots.save(figure, folder, 'minibatch_gates')
 
 
 def answer(rows: pd.DataFrame) -> str:
     r"""What sampling costs, by where the gate comes from."""
-    return sentence(
-        'NeighborLoader minus the whole graph, with 95 % intervals: ',
-        {f'{name} on {dataset}, {gate}': gap
-         for dataset, name, gate, _, gap in lines_of(rows)}, '; ')
+    return compared(
+        'Test accuracy of training on mini-batches minus that on the whole '
+        'graph, by where gates are from, in points with 95 % intervals: ',
+        {f'{name} on {dataset} ({gate})': gap
+         for dataset, name, gate, _, gap in lines_of(rows)})
 
 
 def tasks(args: Namespace) -> list[Task]:

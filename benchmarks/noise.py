@@ -1,4 +1,4 @@
-r"""Wrong edges: what they cost, and what AnisotropicWeights keep of it.
+r"""Wrong edges: what they cost, and what AnisotropicWeights give back.
 
 Edges are changed in four ways; the levels of each are shares of the graph's
 own edges, or numbers of neighbors:
@@ -65,11 +65,11 @@ from torch_agcn.diagnostics import chance_edges
 from torch_agcn.functional import anisotropic_weights
 from torch_agcn.transforms import AnisotropicWeights, KNNGraph
 
-QUESTION = ('What do wrong edges cost, and how much of it do '
-            'AnisotropicWeights keep?')
+QUESTION = ('How much accuracy do wrong edges cost, and how much of it do '
+            'AnisotropicWeights give back?')
 PEERS = ['gcn_jaccard', 'gcn_svd', 'gnnguard']
 LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'gat': 'GAT', 'appnp': 'APPNP',
-          'gated': 'GatedDiffusion', 'gcnii': 'GCNII',
+          'gated': 'DiffusedMLP', 'gcnii': 'GCNII',
           'gcn_jaccard': 'GCN-Jaccard', 'gcn_svd': 'GCN-SVD',
           'gnnguard': 'GNNGuard', 'evaded': 'GCN, trained before'}
 SCHEDULE = dict(epochs=200, patience=20)
@@ -140,9 +140,9 @@ ESTIMATES = Table(RESULTS / 'noise_estimates.csv', [
     'method', 'dataset', 'attack', 'level', 'seed', 'true_share', 'share',
     'auc', 'own_weight', 'added_weight', 'seconds'])
 CAPTIONS = {
-    'noise': 'Test accuracy against the share of random edges, as a share of '
-    'the own ones of the graph: means of ten runs (GCNII on PubMed: six) '
-    'with their standard errors.',
+    'noise': 'Mean test accuracy with its standard error against the random '
+    'edges added, in percent of the edges there are: at 100, every second '
+    'edge is wrong.',
 }
 
 
@@ -326,7 +326,7 @@ def chosen(rows: pd.DataFrame) -> dict[tuple[Any, ...], str]:
 
 def label(method: str, weighted: int) -> str:
     r"""The name of a row."""
-    return LABELS[method] + weighted * ' + weights'
+    return LABELS[method] + weighted * ' with AnisotropicWeights'
 
 
 def shown(rows: pd.DataFrame) -> pd.DataFrame:
@@ -354,10 +354,11 @@ def wide(rows: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 TITLES = {
     'random': 'random edges added', 'dice': 'DICE', 'prbcd': 'PRBCD on a GCN',
-    'adaptive': 'PRBCD on a GCN with weights',
+    'adaptive': 'PRBCD on a GCN with AnisotropicWeights',
     'knn': 'number of neighbors in a kNN graph',
     'none': 'neighbors that differ by nature'}
-SHARES = 'The share of chance edges, estimated without labels'
+SHARES = ('The share of chance edges, estimated without labels, and how well '
+          'the weights tell added edges from own ones')
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -385,16 +386,17 @@ def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     attacked = shown(rows[rows.attack.isin(['dice', 'prbcd', 'adaptive'])
                           & (rows.method != 'evaded')])
     out = {
-        'Test accuracy in percent with random edges added, as a share of the '
-        'own ones of the graph': _random_in_short(rows),
-        _worth('random'): gains(rows, 'random', ['gcn', *PEERS]),
-        'Test accuracy in percent after attacks, by the share of edges they '
-        'change': scores(attacked.assign(
+        'Test accuracy in percent with random edges added, in percent of the '
+        'edges there are': _random_in_short(rows),
+        _worth('random', 'of a GCN '): gains(rows, 'random', ['gcn', *PEERS]),
+        'Test accuracy in percent, mean ± standard error (runs), by the share '
+        'of edges that an attack changes (DICE knows the labels, PRBCD a '
+        'trained network)': scores(attacked.assign(
             name=[f'{TITLES[attack]}: {name}' for attack, name
                   in zip(attacked.attack, attacked['name'])],
             at=_columns(attacked, ' ')))}
     for name in ['dice', 'prbcd', 'knn']:
-        out[_worth(name)] = gains(rows, name, ['gcn', *PEERS])
+        out[_worth(name, 'of a GCN ')] = gains(rows, name, ['gcn', *PEERS])
     out[_worth('none')] = gains(rows, 'none').rename(
         columns={_level(0.0): 'difference'})
     out[SHARES] = estimates(ESTIMATES.read())
@@ -426,8 +428,8 @@ def gains(rows: pd.DataFrame, attack: str,
                                          (method, 0, level))
                     for level in levels}
             if any(gaps.values()):
-                lines.append({'data set': dataset, 'of': label(*ours),
-                              'to': label(method, 0),
+                lines.append({'data set': dataset, 'method': label(*ours),
+                              'minus': label(method, 0),
                               **{k: str(v or '–') for k, v in gaps.items()}})
     return pd.DataFrame(lines).fillna('–')
 
@@ -449,7 +451,8 @@ def _random_in_short(rows: pd.DataFrame) -> pd.DataFrame:
     gain = {column: pairs(part.pivot(index='seed', columns=[
         'method', 'weighted'], values='test_score'), ('gcn', 1), ('gcn', 0))
         for column, part in own.groupby('at')}
-    frame.loc['gain of GCN'] = {c: str(gain.get(c) or '–') for c in frame}
+    frame.loc['gain of GCN, 95 % interval'] = {
+        column: str(gain.get(column) or '–') for column in frame}
     return frame.reset_index()
 
 
@@ -468,19 +471,19 @@ def estimates(rows: pd.DataFrame) -> pd.DataFrame:
     mean = mean.sort_index(key=lambda index: index.map(
         lambda value: ORDER.get(value, value))).reset_index()
     forms = {'random edges added': ('level', _level),
-             'share of them': ('true_share', '{:.2f}'.format),
-             'estimated': ('share', '{:.2f}'.format),
-             'ROC AUC': ('auc', '{:.1f}'.format),
-             'weight of own edges': ('own_weight', '{:.2f}'.format),
+             'their share of all edges': ('true_share', '{:.2f}'.format),
+             'estimated share': ('share', '{:.2f}'.format),
+             'ROC AUC of the weights (%)': ('auc', '{:.1f}'.format),
+             'mean weight of own edges': ('own_weight', '{:.2f}'.format),
              'of added edges': ('added_weight', '{:.2f}'.format)}
     return pd.DataFrame({'data set': mean.dataset, **{
         title: mean[key].map(form).replace('nan', '–')
         for title, (key, form) in forms.items()}})
 
 
-def _worth(name: str) -> str:
-    return ('What the weights are worth, in points with 95 % intervals: '
-            + TITLES[name])
+def _worth(name: str, of: str = '') -> str:
+    return (f'Gain {of}by AnisotropicWeights, in points with 95 % intervals: '
+            f'{TITLES[name]}')
 
 
 def _level(level: float) -> str:
@@ -489,12 +492,8 @@ def _level(level: float) -> str:
 
 SHOWN = [('gcn', 0), ('gat', 0), ('gcnii', 0), *[(m, 0) for m in PEERS],
          ('gcn', 1), ('appnp', 1)]  # in the README
-LINES = {  # of the figure, but for the best peer
-    ('gcn', 0): plots.STYLES['GCN'], ('gat', 0): plots.STYLES['GAT'],
-    ('gcnii', 0): plots.STYLES['GCNII'],
-    ('gcn', 1): dict(color='#0072b2', marker='D', linestyle='-',
-                     linewidth=2.5)}
-PEER = dict(color='#e69f00', marker='P', linestyle='-.')
+LINES = [('gcn', 0), ('gcnii', 0), ('gcn_jaccard', 0), ('gnnguard', 0),
+         ('gcn', 1)]  # of the figure
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -503,27 +502,17 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     datasets = [d for d in CITATION if (rows.dataset == d).any()]
     if not datasets:
         return []
-    figure, axes = plots.plt.subplots(
-        1, len(datasets), figsize=(1 + 3.4 * len(datasets), 3.6),
-        squeeze=False)
-    for axis, dataset in zip(axes[0], datasets):
+    figure, axes = plots.panels(len(datasets), 3.5, 4.0)
+    for axis, dataset in zip(axes, datasets):
         part = wide(rows, dataset=dataset)
-        peers = {key[0]: part[key].mean() for key in part if key[0] in PEERS
-                 and key[2] == max(level for _, _, level in part)}
-        lines = dict(LINES)
-        if peers:
-            lines[max(peers, key=peers.__getitem__), 0] = PEER
-        for (method, is_weighted), style in lines.items():
-            keys = sorted(key for key in part if key[:2] == (
-                method, is_weighted))
+        for line in LINES:
+            keys = sorted(key for key in part if key[:2] == line)
             if keys:
-                values = part[keys]
-                axis.errorbar([100 * key[2] for key in keys], values.mean(),
-                              values.sem().fillna(0), capsize=2,
-                              label=label(method, is_weighted), **style)
-        axis.set(title=dataset, xlabel='random edges added (% of its own)')
-        axis.legend(loc='lower left', fontsize=8)
-    axes[0, 0].set_ylabel('test accuracy (%)')
+                plots.error_line(axis, [100 * key[2] for key in keys],
+                                 [part[key] for key in keys], label(*line))
+        axis.set(title=dataset, xlabel='random edges added (%)')
+    axes[0].set_ylabel('test accuracy (%)')
+    plots.legend_below(figure)
     return plots.save(figure, folder, 'noise')
 
 
@@ -533,10 +522,10 @@ def answer(rows: pd.DataFrame) -> str:
     for dataset in CITATION:
         part = wide(rows, attack='random', dataset=dataset)
         gap = pairs(part, ('gcn', 1, 1.0), ('gcn', 0, 1.0))
-        texts += [f'{dataset} {gap}'] if gap else []
-    return ('With as many random edges as the graph has of its own, the '
-            'weights are worth, to a GCN and in points: ' + ', '.join(texts)
-            + '.' if texts else '')
+        texts += [f'{gap} on {dataset}'] if gap else []
+    return ('With as many random edges added as there are, AnisotropicWeights '
+            'change the test accuracy of a GCN, in points with 95 % '
+            'intervals, by ' + ', '.join(texts) + '.' if texts else '')
 
 
 def main(argv: list[str]) -> None:

@@ -48,16 +48,16 @@ def draw_aggregation(beta: float = 0.02) -> list:
     second, gate2, _ = matrix_of_layer(hidden, edges, beta=beta)
     both = second @ first
     panels = {
-        f'features; their energy sets the gate: {gate:.2f}': (x[:, 0], None),
-        'one layer: gate times weight of the edge': (first[0], first[0]),
-        f'two layers (second gate: {gate2:.2f})': (both[0], None)}
-    figure, axes = plots.panels(3, 4.0, 3.6)
+        f'features (gate: {gate:.2f})': (x[:, 0], None),
+        'weights of one layer': (first[0], first[0]),
+        f'two layers (gate: {gate2:.2f})': (both[0], None)}
+    figure, axes = plots.panels(3, 3.5, 3.4, 0)
     for axis, (title, (values, weights)) in zip(axes, panels.items()):
         is_near = values > 0
         for i, j in EDGES.t().tolist():
             axis.plot(*PLACES[[i, j]].t(), color='#bbbbbb', zorder=1,
                       linewidth=1.5)
-        axis.scatter(*PLACES.t(), s=420, zorder=2, c=values, cmap='Blues',
+        axis.scatter(*PLACES.t(), s=620, zorder=2, c=values, cmap='Blues',
                      vmin=0, vmax=1.6 * float(values.max()),
                      edgecolors=['#000000' if i == 0 else '#888888'
                                  for i in range(len(PLACES))],
@@ -66,14 +66,14 @@ def draw_aggregation(beta: float = 0.02) -> list:
         for place, value, near in zip(PLACES.tolist(), values, is_near):
             if near or weights is None:
                 axis.annotate(f'{float(value):.2f}'.replace('0.', '.', 1),
-                              place, ha='center', va='center', fontsize=8)
+                              place, ha='center', va='center', fontsize=11)
         if weights is not None:
             for j in range(1, 5):
                 axis.annotate('', PLACES[0].tolist(), PLACES[j].tolist(),
                               arrowprops=dict(
-                                  arrowstyle='->', shrinkA=12, shrinkB=12,
+                                  arrowstyle='->', shrinkA=14, shrinkB=14,
                                   color='#d55e00', linewidth=2))
-        axis.set_title(title, fontsize=10)
+        axis.set_title(title)
         axis.set_axis_off()
         axis.set(xlim=(-2.6, 2.5), ylim=(-2.2, 2.2))
     return plots.save(figure, FIGURES, 'aggregation')

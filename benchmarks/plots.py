@@ -16,28 +16,37 @@ from benchmarks.results import write_whole
 matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
 plt.rcParams.update({
     'svg.hashsalt': 'torch_agcn',  # the same picture is the same file
+    'figure.constrained_layout.use': True,
     'axes.grid': True,
     'axes.axisbelow': True,
     'grid.alpha': 0.3,
     'axes.spines.top': False,
     'axes.spines.right': False,
-    'font.size': 10,
+    'font.size': 12,  # readable at half its size
+    'axes.titlesize': 13,
+    'lines.linewidth': 1.8,
     'legend.frameon': False,
+    'legend.fontsize': 11,
 })
 
-# Okabe and Ito's colours, with a line and a marker each for grey print.
+# Okabe and Ito's colours and a few of Tol's, with a line and a marker each for
+# grey print. A method has the same look in all figures.
 STYLES: dict[str, dict[str, Any]] = {
-    'MLP': dict(color='#000000', marker='x', linestyle=':'),
+    'MLP': dict(color='#999999', marker='x', linestyle=':'),
     'GCN': dict(color='#555555', marker='o', linestyle='--'),
     'GAT': dict(color='#009e73', marker='^', linestyle=':'),
     'GCN-PN': dict(color='#cc79a7', marker='v', linestyle='--'),
     'JK-Net': dict(color='#e69f00', marker='P', linestyle=':'),
     'GCNII': dict(color='#000000', marker='X', linestyle='-'),
-    'APPNP': dict(color='#8c6bb1', marker='<', linestyle=':'),
+    'APPNP': dict(color='#8c6bb1', marker='<', linestyle='--'),
+    'GCN-Jaccard': dict(color='#e69f00', marker='H', linestyle='-.'),
+    'GNNGuard': dict(color='#cc79a7', marker='<', linestyle=':'),
     'AGCN (paper)': dict(color='#d55e00', marker='s', linestyle='-.'),
+    'AGCN (relative)': dict(color='#56b4e9', marker='>', linestyle='-'),
     'DiffusedMLP': dict(color='#0072b2', marker='D', linestyle='-'),
-    'GatedDiffusion': dict(color='#0072b2', marker='D', linestyle='-'),
-    'DeepAGCN': dict(color='#7f0000', marker='p', linestyle='-.'),
+    'DeepAGCN': dict(color='#aa3377', marker='p', linestyle='--'),
+    'GCN with AnisotropicWeights': dict(color='#0072b2', marker='*',
+                                        markersize=10, linewidth=2.8),
 }
 OTHER = dict(color='#555555', marker='o', linestyle='-')
 
@@ -55,9 +64,18 @@ def panels(count: int, width: float = 3.4, height: float = 3.6,
     return figure, list(axes[0])
 
 
-def legend_right(axis: Any, **options: Any) -> None:
-    r"""Puts the legend to the right of a panel."""
-    axis.legend(loc='upper left', bbox_to_anchor=(1.01, 1.0), **options)
+def legend_below(figure: Any) -> None:
+    r"""One legend for all panels, in a line below them."""
+    found = {label: handle for axis in figure.axes for handle, label
+             in zip(*axis.get_legend_handles_labels())}
+    if found:
+        figure.legend(found.values(), found, ncols=len(found),
+                      loc='outside lower center', columnspacing=1.4)
+
+
+def few_ticks(axis: Any, count: int = 4) -> None:
+    r"""So few numbers along the bottom that they do not touch."""
+    axis.locator_params(axis='x', nbins=count)
 
 
 def error_line(axis: Any, x: Iterable[float], groups: Iterable[pd.Series],
@@ -81,19 +99,36 @@ def band(axis: Any, curves: Any, label: str, **style: Any) -> None:
 
 def dots(axis: Any, groups: dict[str, Any],
          styles: dict[str, dict[str, Any]] | None = None,
-         mean: bool = True) -> None:
+         boxes: bool = False) -> None:
     r"""A line for each name, from above: a point for each run, one above the
-    other so that equal ones do not hide each other, and the mean as a bar.
+    other so that equal ones do not hide each other, and the mean as a bar or
+    quartiles as a box. Runs far to the left, which would flatten all others,
+    are an arrow with their values.
     """
-    for y, (label, values) in enumerate(groups.items()):
+    values = np.concatenate([np.asarray(v, float) for v in groups.values()])
+    middle, high = np.percentile(values, [50, 75])
+    edge = middle - 10 * max(high - middle, 1.0)
+    for y, (label, found) in enumerate(groups.items()):
         style = (styles or {}).get(label) or style_of(label)
-        values = np.asarray(values, dtype=float)
-        if mean and len(values):
-            axis.plot([values.mean()] * 2, [y - 0.32, y + 0.32],
-                      color='black', linewidth=2)
-        axis.scatter(values, y + np.linspace(-0.22, 0.22, len(values) + 2)[
-            1:-1], s=24, zorder=3, color=style['color'],
-            marker=style['marker'])
+        own = np.asarray(found, dtype=float)
+        places = y + np.linspace(-0.22, 0.22, len(own) + 2)[1:-1]
+        axis.scatter(own[own >= edge], places[own >= edge], s=36, zorder=2,
+                     color=style['color'], marker=style['marker'])
+        if boxes and len(own):
+            axis.boxplot([own], positions=[y], widths=0.7, showfliers=False,
+                         orientation='horizontal', manage_ticks=False,
+                         medianprops=dict(color='black', linewidth=2.5))
+        elif len(own) and own.mean() >= edge:
+            axis.plot([own.mean()] * 2, [y - 0.34, y + 0.34],
+                      color='black', linewidth=2.5)
+        if (own < edge).any():
+            axis.annotate('← ' + ', '.join(f'{v:.1f}' for v in sorted(
+                own[own < edge])), (0.01, y), va='center',
+                xycoords=('axes fraction', 'data'), color=style['color'])
+    inner = values[values >= edge]
+    margin = 0.05 * max(np.ptp(inner), 1.0)
+    axis.set_xlim(inner.min() - margin * (1 + 5 * (values < edge).any()),
+                  inner.max() + margin)
     axis.set_yticks(range(len(groups)), list(groups))
     axis.set_ylim(len(groups) - 0.5, -0.5)
     axis.grid(visible=False, axis='y')
@@ -101,7 +136,6 @@ def dots(axis: Any, groups: dict[str, Any],
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     r"""Writes a figure as PNG and SVG, closes it, and returns both paths."""
-    figure.tight_layout()
     options: dict[str, Any] = {'png': {'dpi': 144},
                                'svg': {'metadata': {'Date': None}}}
     paths = []

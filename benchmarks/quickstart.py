@@ -5,7 +5,8 @@ r"""Three reasons for the package, shown in two minutes on embedded data.
 * Speed: forward and backward pass of ``GCNConv`` and of ``AGCNConv``, taking
   turns on one thread.
 * Depth: a perceptron on Cora followed by many steps of diffusion without
-  restart, with the gate at work and held open, beside a GCN of as many layers.
+  restart, with the gate at work (DiffusedMLP) and held open (APPNP), beside a
+  GCN of as many layers.
 
 Then the models of the package beside GCN on Cora and on scikit-learn's digits,
 joined to their nearest neighbors. No setting is searched.
@@ -43,11 +44,11 @@ EDGES, SPEED, DEPTH, MODELS = 'wrong edges', 'speed', 'depth', 'models'
 SHARES = [0.0, 0.25, 0.5, 1.0]
 DEPTHS = [2, 4, 8, 16, 32]
 SHORT = dict(epochs=200, patience=20)
-GATED, OPEN = 'GatedDiffusion', 'the same, gate held open'
+WEIGHTED = 'GCN with AnisotropicWeights'
+GATED, OPEN = 'DiffusedMLP, no restart', 'APPNP, no restart'
 steps = partial(agcn.run, alpha=0.0, weight_decay=5e-4, **SHORT)
 METHODS: dict[str, dict[str, Callable[..., Run]]] = {
-    EDGES: {'GCN + AnisotropicWeights': partial(gcn.run, hidden_channels=64,
-                                                **SHORT),
+    EDGES: {WEIGHTED: partial(gcn.run, hidden_channels=64, **SHORT),
             'GCN': partial(gcn.run, hidden_channels=64, **SHORT)},
     DEPTH: {GATED: partial(steps, beta=500.0), OPEN: partial(steps, beta=1e30),
             'GCN': partial(gcn.run, **SHORT)},
@@ -63,12 +64,6 @@ LAYERS: dict[str, Callable[[], Module]] = {
     'AGCNConv': lambda: AGCNConv(64, 64, energy='relative', cached=True),
     'AGCNConv (paper)': lambda: AGCNConv(64, 64, cached=True),
     'GCNConv': lambda: GCNConv(64, 64, cached=True)}
-# Okabe and Ito's colors, with a marker each for grey print:
-STYLES: dict[str, dict[str, Any]] = {
-    'GCN': dict(color='#555555', marker='o', linestyle='--'),
-    'GCN + AnisotropicWeights': dict(color='#0072b2', marker='D'),
-    GATED: dict(color='#0072b2', marker='D'),
-    OPEN: dict(color='#56b4e9', marker='v', linestyle=':')}
 NEXT = """
 What to try next:
   python -m benchmarks                  all experiments, by name
@@ -93,7 +88,7 @@ def train(part: str, method: str, level: float, seed: int,
         data = data.clone()
         data.edge_index = add_random(data.edge_index, data.num_nodes, level,
                                      seed)
-        if 'Weights' in method:
+        if method == WEIGHTED:
             data = AnisotropicWeights()(data)
     elif part == DEPTH:
         name = 'num_layers' if method == 'GCN' else 'num_hops'
@@ -162,7 +157,7 @@ def show(rows: pd.DataFrame) -> None:
     lines = [
         ['Cora with as many random edges as own ones, test accuracy',
          *[f'{m} {score[EDGES, m, 1.0]:.1f} %'
-           for m in ['GCN', 'GCN + AnisotropicWeights']]],
+           for m in ['GCN', WEIGHTED]]],
         ['Forward and backward pass of a layer, processor time',
          f'GCNConv {ms["GCNConv"]:.0f} ms',
          f'AGCNConv {ms["AGCNConv"]:.0f} ms, '
@@ -180,7 +175,7 @@ def show(rows: pd.DataFrame) -> None:
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""The three plots, from the rows alone."""
-    from benchmarks.plots import plt, save
+    from benchmarks.plots import plt, save, style_of
 
     paths = []
     for name, part, scale, label in [
@@ -191,7 +186,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
             found = rows[(rows.part == part) & (rows.method == method)]
             mean = found.groupby('level').test_accuracy.mean()
             axis.plot(scale * mean.index, mean, label=method,
-                      **STYLES[method])
+                      **style_of(method))
         axis.set(xlabel=label, ylabel='test accuracy (%)',
                  title=f'Cora: accuracy against {part}')
         if part == DEPTH:

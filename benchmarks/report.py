@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Template
+from markupsafe import Markup
 
 from benchmarks import results, runner
 from benchmarks.data import CITATION
@@ -39,12 +40,9 @@ GROUPS = {
     'Wrong edges and other graphs': ['noise', 'tasks', 'hetero'],
     'Time, memory and scale': ['speed', 'bfloat16', 'minibatch',
                                'distributed']}
-# What the page opens with: a figure of an experiment each.
-OPENING = {'noise': ('noise', 'Accuracy against wrong edges'),
-           'speed': ('speed_layer', 'Time and memory'),
-           'depth': ('depth_cora', 'Accuracy against depth')}
 MARKS = {'yes': '✓', 'no': '✗', 'not shown': '?'}
 NUMBER = re.compile(r'(\*\*)?[-+−]?\d|–$')  # how a cell of numbers begins
+LONG = 15  # lines from which on a table is folded
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
 TEMPLATE = Path(__file__).with_name('report.template.html')
 MARKDOWN = ROOT / 'RESULTS.md'
@@ -61,9 +59,10 @@ LIMITS = (
     'made by an earlier core, which gives other numbers; they wait to be run '
     'again.')
 PICTURES = {
-    'aggregation': 'What AGCN (paper) aggregates: features, and what one '
-    'layer and two layers take from each node for the marked one, computed '
-    'by AGCNConv.',
+    'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
+    'energy sets the gate. Then: by how much the marked node counts each '
+    'node in one layer and in two, which is the gate times the normalized '
+    'adjacency matrix.',
     'samples': 'Images of CIFAR10 and MNIST, as drawn with seed 0.'}
 
 
@@ -104,6 +103,26 @@ class Section:
         paths = runner.figures_of(self.module, self.rows, self.folder)
         return [path for path in paths if path.suffix == '.png']
 
+    @cached_property
+    def tables(self) -> list[tuple[str, pd.DataFrame, bool]]:
+        r"""The main tables: title, table, and whether it is folded, as long
+        ones but the first are.
+        """
+        main = getattr(self.module, 'main_tables', self.module.tables)
+        found = {title: without_gaps(frame)
+                 for title, frame in main(self.rows).items()}
+        return [(title, frame, i > 0 and len(frame) > LONG)
+                for i, (title, frame) in enumerate(found.items())
+                if frame is not None]
+
+    @cached_property
+    def more_tables(self) -> dict[str, pd.DataFrame]:
+        r"""All other tables."""
+        main = tuple(title for title, _, _ in self.tables)
+        return {title: frame for title, frame
+                in self.module.tables(self.rows).items()
+                if not title.endswith(main)}
+
     def caption(self, figure: Path) -> str:
         r"""What a figure shows."""
         captions = getattr(self.module, 'CAPTIONS', {})
@@ -134,12 +153,15 @@ def page(sections: list[Section], quick: bool = False) -> str:
                         autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return template.render(
         command=f'python -m benchmarks report{" --quick" * quick}',
-        quick=quick, marks=MARKS, opening=OPENING, sections=sections,
+        quick=quick, marks=MARKS, sections=sections,
+        opening=[(section, text, path) for section, text in _reasons(sections)
+                 for path in section.figures
+                 if path.stem == OPENING[section.name][0]],
         count=Counter(claim.holds for section in sections
                       for claim in section.claims),
         groups={group: own for group, names in GROUPS.items() if (
             own := [s for s in sections if s.name in names])},
-        cells=cells, image=image)
+        cells=cells, image=image, code=_code)
 
 
 def cells(frame: pd.DataFrame) -> list[list[tuple[str, bool]]]:
@@ -157,6 +179,11 @@ def _text(value: Any) -> str:
     if pd.isna(value):
         return '–'
     return f'{value:.4g}' if isinstance(value, float) else str(value)
+
+
+def _code(text: str) -> Markup:
+    r"""A text with what stands in backticks as code."""
+    return Markup(re.sub('`(.+?)`', r'<code>\1</code>', escape(text)))
 
 
 def image(png: Path) -> tuple[str, int, int]:
@@ -177,9 +204,10 @@ def markdown(sections: list[Section]) -> str:
     r"""All of RESULTS.md."""
     shown = [section for section in sections if len(section.rows)]
     parts = ['# Results', 'Made by `python -m benchmarks report` from the '
-             'rows in [results](results). Intervals are of 95 % and over '
-             'paired seeds. A claim holds (yes) or not (no) where intervals '
-             'say so; else it is not shown.', LIMITS]
+             'rows in [results](results). A difference is that of runs with '
+             'the same seed: its mean ± half of its 95 % interval. A claim of '
+             'the paper holds (yes) or does not (no) where such intervals say '
+             'so; else it is not shown.', LIMITS]
     for name, caption in PICTURES.items():
         parts.append(f'![{caption}](figures/{name}.png)\n\n{caption}')
     for group, names in GROUPS.items():
@@ -199,12 +227,11 @@ def _markdown_section(section: Section) -> list[str]:
     module, path = section.module, section.module.TABLE.path.name
     parts = [f'### {section.title}', f'*{module.QUESTION}*',
              _plain(section.answer)]
-    tables = getattr(module, 'main_tables', module.tables)(section.rows)
-    for title, frame in tables.items():
-        frame = without_gaps(frame)
-        if frame is not None:
-            parts += [f'**{_plain(title)}**', markdown_table(
-                frame.map(lambda value: _plain(_text(value))))]
+    for title, frame, is_folded in section.tables:
+        text = markdown_table(frame.map(lambda value: _plain(_text(value))))
+        title = _plain(title)
+        parts += ([f'<details><summary>{title}</summary>', text, '</details>']
+                  if is_folded else [f'**{title}**', text])
     for figure in section.figures:
         caption = _plain(section.caption(figure))
         parts += [f'![{caption}](figures/{figure.name})', caption]
@@ -272,13 +299,19 @@ def _mean_std(values: pd.Series | None) -> str:
 
 def readme_reasons(sections: list[Section]) -> str:
     r"""Why to use the package, with a figure each."""
+    return '\n'.join(f'- **{title}** {text}'
+                     for _, (title, text) in _reasons(sections))
+
+
+def _reasons(
+        sections: list[Section]) -> list[tuple[Section, tuple[str, str]]]:
     own = {section.name: section for section in sections}
-    return '\n'.join(filter(None, [_edges_reason(own['noise']),
-                                   _speed_reason(own['speed'].rows),
-                                   _depth_reason(own['depth'].rows)]))
+    found = [(own[name], reason(own[name]))
+             for name, (_, reason) in OPENING.items() if name in own]
+    return [(section, text) for section, text in found if text]
 
 
-def _edges_reason(noise: Section) -> str:
+def _edges_reason(noise: Section) -> tuple[str, str] | None:
     texts = []
     for dataset in CITATION:
         wide = noise.module.wide(noise.rows, attack='random', dataset=dataset)
@@ -286,19 +319,20 @@ def _edges_reason(noise: Section) -> str:
         if plain is not None and ours is not None:
             texts.append(f'{plain.mean():.1f} to {ours.mean():.1f} % on '
                          f'{dataset}')
-    return ('- **Wrong edges hardly count.** With as many random edges added '
+    return ('Wrong edges hardly count.', 'With as many random edges added '
             'as there are, `AnisotropicWeights` raises the test accuracy of '
             f'a GCN from {_listed(texts)}. No labels, nothing to '
-            f'tune, no cost per epoch.' if texts else '')
+            f'tune, no cost per epoch.') if texts else None
 
 
-def _speed_reason(rows: pd.DataFrame) -> str:
+def _speed_reason(speed: Section) -> tuple[str, str] | None:
+    rows = speed.rows
     rows = rows[(rows.case == 'layer') & (rows.malloc == 'default')]
     found = rows.groupby('variant')[['milliseconds', 'megabytes']].median()
     if not {'GCN, edge_index', 'AGCN (paper)'} <= set(found.index):
-        return ''
+        return None
     gcn, ours = found.loc['GCN, edge_index'], found.loc['AGCN (paper)']
-    return (f'- **`GCNConv`, several times faster on the CPU.** A forward and '
+    return ('`GCNConv`, several times faster on the CPU.', f'A forward and '
             f'backward pass of `AGCNConv` takes {ours.milliseconds:,.0f} ms '
             f'instead of {gcn.milliseconds:,.0f} on one core, and '
             f'{ours.megabytes:,.0f} MB instead of {gcn.megabytes:,.0f} '
@@ -306,19 +340,26 @@ def _speed_reason(rows: pd.DataFrame) -> str:
             f'{rows.features.iloc[0]} features). Change one import.')
 
 
-def _depth_reason(rows: pd.DataFrame, depth: int = 32) -> str:
-    rows = latest(rows, 'depth')
+def _depth_reason(section: Section,
+                  depth: int = 32) -> tuple[str, str] | None:
+    rows = latest(section.rows, 'depth')
     rows = rows[(rows.dataset == 'Cora') & (rows.depth == depth)]
     found = rows.groupby('method').test_accuracy.mean()
     if not {'agcn_bare', 'appnp_bare'} <= set(found.index):
-        return ''
-    return ('- **Over-smoothing: see it, and stop it.** `SmoothnessRecorder` '
+        return None
+    return ('Over-smoothing: see it, and stop it.', '`SmoothnessRecorder` '
             'measures every layer of any PyG model. After '
             f'{depth} steps of propagation without restart on Cora, a '
             f'perceptron has {found["appnp_bare"]:.1f} % test accuracy, and '
             f'{found["agcn_bare"]:.1f} % where the gate of `GatedDiffusion` '
             f'decides when to stop. With a restart, as `APPNP` has one, the '
             f'gate is worth little.')
+
+
+# What README and page open with: a figure of an experiment, and what to say.
+OPENING = {'noise': ('noise', _edges_reason),
+           'speed': ('speed_layer', _speed_reason),
+           'depth': ('depth_cora', _depth_reason)}
 
 
 def _listed(texts: list[str]) -> str:

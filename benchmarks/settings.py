@@ -44,7 +44,7 @@ METHODS = {
     'agcn_paper': 'AGCN (paper)',
     'agcn_literal': 'AGCN (paper), one propagation',
     'agcn_open': 'DiffusedMLP, gate open', 'agcn': 'DiffusedMLP',
-    'agcn_weighted': 'DiffusedMLP, AnisotropicWeights',
+    'agcn_weighted': 'DiffusedMLP with AnisotropicWeights',
     'agcn_deep': 'DeepAGCN',
 }
 

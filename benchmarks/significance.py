@@ -19,7 +19,14 @@ from benchmarks import plots, settings, stats
 from benchmarks.data import CITATION, SPLITS
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.settings import COLUMNS, METHODS, Task, latest, settings_of
-from benchmarks.stats import LEVEL, Analysis, by_seed, pairs, sentence
+from benchmarks.stats import (
+    LEVEL,
+    Analysis,
+    by_seed,
+    compared,
+    pairs,
+    sentence,
+)
 
 QUESTION = 'Do GCN, GAT and AGCN differ, and which of them spreads least?'
 TABLE = Table(RESULTS / 'table.csv', COLUMNS)
@@ -33,12 +40,14 @@ PAPER = {'Cora': 1.0e-3, 'CiteSeer': 2.51e-7, 'PubMed': 1.21e-6}
 # The only pair that its Tukey tables do not reject, as its text says:
 KEPT = ('Cora', 'AGCN', 'GAT')
 CAPTIONS = {
-    **{f'boxplot_{split}': f'Test accuracy over the runs on the {split} '
-       f'split: quartiles as boxes, a point for each run. Runs beyond an '
-       f'arrow have the value that stands there.' for split in SPLITS},
-    **{f'significance_{split}': 'Mean accuracies with comparison intervals: '
-       "two methods differ by Tukey's test where theirs do not overlap. The "
-       f"band is AGCN's. Runs on the {split} split." for split in SPLITS}}
+    **{f'boxplot_{split}': f'Test accuracy on {split} splits: a point for '
+       f'each run, quartiles as a box, the median as a thick line. An arrow '
+       f'stands for runs further to the left, with their accuracies.'
+       for split in SPLITS},
+    **{f'significance_{split}': f"Tukey's test on {split} splits: mean "
+       f'accuracies with comparison intervals. Two methods differ where '
+       f'theirs do not overlap; hollow ones do not differ from AGCN (paper), '
+       f'whose interval is shaded.' for split in SPLITS}}
 
 
 # Numbers #####################################################################
@@ -83,11 +92,13 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for split in SPLITS[::-1]:  # the paper's first
         found = samples(rows, split)
         if found:
-            out[f'Test accuracy (%), {split} split'] = _distributions(found)
-            out[f'Differences within pairs, {split} split'] = _paired(found)
-            out[f'One-way ANOVA, {split} split'] = _anova(rows, split)
+            out[f'Test accuracy (%), {split} splits'] = _distributions(found)
+            out[f'Differences between runs of the same seed, {split} '
+                f'splits'] = _paired(found)
+            out[f'One-way ANOVA of GCN, GAT and AGCN, {split} splits'] = (
+                _anova(rows, split))
         for ours in OURS:
-            out[f"Tukey's test, {split} split: {LABELS[ours]}"] = _tukey(
+            out[f"Tukey's test, {split} splits: {LABELS[ours]}"] = _tukey(
                 analyses(rows, split, ours))
     return {title: frame for title, frame in out.items() if len(frame)}
 
@@ -132,7 +143,7 @@ def _paired(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
                         str(stats.paired_spread(*both) or '–')])
     return pd.DataFrame(lines, columns=[
         'data', 'method', 'minus', 'points, 95 % interval', "Wilcoxon's p",
-        "Friedman's p of the three", 'standard deviations'])
+        "Friedman's p of it, GCN and GAT", 'standard deviations'])
 
 
 def _anova(rows: pd.DataFrame, split: str) -> pd.DataFrame:
@@ -170,30 +181,12 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _draw_boxes(found: dict[str, pd.DataFrame], folder: Path,
                 name: str) -> list[Path]:
-    figure, axes = plots.panels(len(found), 3.2, 2.6, sharey=True)
+    figure, axes = plots.panels(len(found), 3.2, 2.8, sharey=True)
     for axis, (dataset, wide) in zip(axes, found.items()):
-        groups = {LABELS[m]: wide[m].dropna() if m in wide else []
-                  for m in LABELS}
-        plots.dots(axis, groups, mean=False)
-        for y, values in enumerate(groups.values()):
-            if len(values):
-                axis.boxplot([values], positions=[y], widths=0.7,
-                             orientation='horizontal', showfliers=False,
-                             manage_ticks=False)
-        # A single run must not flatten all others:
-        low, high = np.nanpercentile(wide, [25, 75])
-        edge = low - 3 * max(high - low, 1.0)
-        for y, values in enumerate(groups.values()):
-            for value in [v for v in values if v < edge]:
-                axis.annotate(f'{value:.1f}', (0, y), (12, 0), va='center',
-                              xycoords=('axes fraction', 'data'),
-                              textcoords='offset points', color='#d55e00',
-                              arrowprops=dict(arrowstyle='->',
-                                              color='#d55e00'))
-        inner = wide.to_numpy()[wide.to_numpy() >= edge]
-        margin = max(0.3, 0.06 * np.ptp(inner))
-        axis.set(xlim=(inner.min() - 4 * margin, inner.max() + margin),
-                 title=dataset, xlabel='test accuracy (%)')
+        plots.dots(axis, {LABELS[m]: wide[m].dropna() if m in wide else []
+                          for m in LABELS}, boxes=True)
+        plots.few_ticks(axis)
+        axis.set(title=dataset, xlabel='test accuracy (%)')
     return plots.save(figure, folder, name)
 
 
@@ -202,20 +195,21 @@ def _draw_intervals(rows: pd.DataFrame, split: str,
     found = analyses(rows, split, OURS[0])
     if not found:
         return []
-    figure, axes = plots.panels(len(found), 3.2, 2.2, sharey=True)
+    figure, axes = plots.panels(len(found), 3.2, 2.4, sharey=True)
+    names = [LABELS[OURS[0]], 'GAT', 'GCN']
     for axis, (dataset, one) in zip(axes, found.items()):
         center, half = one.mean['AGCN'], one.half['AGCN']
-        axis.axvspan(center - half, center + half, color='#0072b2',
-                     alpha=0.12, linewidth=0)
-        for y, name in enumerate(one.mean):
-            differs = name != 'AGCN' and one.pairs['AGCN', name]['reject']
+        axis.axvspan(center - half, center + half, alpha=0.12, linewidth=0,
+                     color=plots.style_of(names[0])['color'])
+        for y, (name, label) in enumerate(zip(one.mean, names)):
+            same = name != 'AGCN' and not one.pairs['AGCN', name]['reject']
             axis.errorbar(one.mean[name], y, xerr=one.half[name], capsize=4,
-                          linewidth=2, fmt='D' if differs else 'o',
-                          color='#d55e00' if differs else '#0072b2'
-                          if name == 'AGCN' else '#555555')
+                          markersize=8, markerfacecolor='white' if same
+                          else None, **plots.style_of(label))
         axis.set(title=dataset, xlabel='mean test accuracy (%)')
-        axis.set_yticks(range(3), [LABELS[OURS[0]], *list(one.mean)[1:]])
+        axis.set_yticks(range(3), names)
         axis.set_ylim(2.6, -0.6)
+        plots.few_ticks(axis)
     return plots.save(figure, folder, f'significance_{split}')
 
 
@@ -266,10 +260,11 @@ def _text(begin: str, found: dict[str, Any]) -> str:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The paired differences to GCN."""
-    return sentence(
-        'Minus a tuned GCN over random splits, with 95 % intervals: ',
+    return compared(
+        'Test accuracy minus that of a tuned GCN, over random splits, in '
+        'points with 95 % intervals: ',
         {f'{LABELS[ours]} on {d}': pairs(wide, ours, 'gcn') for ours in OURS
-         for d, wide in samples(rows, 'random').items()}, '; ')
+         for d, wide in samples(rows, 'random').items()})
 
 
 def tasks(args: Namespace) -> list[Task]:

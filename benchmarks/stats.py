@@ -84,6 +84,22 @@ def sentence(begin: str, found: dict[str, Any], comma: str = ', ') -> str:
     return f'{begin}{comma.join(texts)}.' if texts else ''
 
 
+def compared(begin: str, found: dict[str, Any]) -> str:
+    r"""Differences by name, as they are printed: those whose interval is above
+    zero, below it, and around it. Nothing if there are none.
+    """
+    groups: dict[str, dict[str, Any]] = {
+        'better': {}, 'worse': {}, 'no difference shown': {}}
+    for name, value in found.items():
+        if value is not None and value != '–':
+            mean, half = map(float, str(value).split(' ± '))
+            key = ('better' if mean > half else 'worse' if mean < -half
+                   else 'no difference shown')
+            groups[key][name] = value
+    return sentence(begin, {f'{key}:': sentence('', group)[:-1]
+                            for key, group in groups.items() if group}, '; ')
+
+
 def mean_error(values: pd.Series, of: str = 'sem') -> str:
     r"""The mean, its standard error, and the number of runs."""
     values = values.dropna()

@@ -26,7 +26,7 @@ from benchmarks.settings import (
     read_settings,
     settings_of,
 )
-from benchmarks.stats import Gap, by_seed, interval, pairs, verdict
+from benchmarks.stats import Gap, by_seed, compared, interval, pairs, verdict
 
 QUESTION = ('How accurate are all methods on all data sets, beside what was '
             'published?')
@@ -36,9 +36,9 @@ FAR = 1.5  # points from a published figure that want an explanation
 OURS = ['agcn_paper', 'agcn_literal', 'agcn', 'agcn_weighted', 'agcn_deep']
 TITLES = {'public': 'Public split', 'random': 'Random splits'}
 CAPTIONS = {
-    f'table_{split}': f'{TITLES[split]}: mean test accuracy with its standard '
-    f'deviation (squares, diamonds for ours) beside what was published '
-    f'(circles).' for split in SPLITS}
+    f'table_{name}': f'{title}: mean test accuracy with its standard '
+    f'deviation, beside what the paper prints.' for name, title in [
+        *TITLES.items(), ('images', 'Images, random splits')]}
 
 
 # Tables ######################################################################
@@ -57,8 +57,9 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                     f'± standard deviation (runs)'] = _frame(part, split)
     far = deviations(rows, CHECKS.read())
     if len(far):
-        out[f'More than {FAR} points from what was published, on the public '
-            f'split; checked is a run without what may be the reason'] = far
+        out[f'Where the public split gives more than {FAR} points more or '
+            f'less than published, and why; checked: accuracy without what '
+            f'may be the reason (runs)'] = far
     return out
 
 
@@ -83,7 +84,7 @@ def _frame(rows: pd.DataFrame, split: str) -> pd.DataFrame:
             line[f'{dataset}, published'] = str(
                 printed.get((method, dataset), '–'))
             seconds.append(spent)
-        line['seconds per run'] = ' / '.join(seconds)
+        line['seconds per run, in this order'] = ' / '.join(seconds)
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -121,16 +122,16 @@ def best_of_ours(rows: pd.DataFrame, dataset: str, split: str) -> str | None:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The best of ours beside a tuned GCN."""
-    texts = []
+    found = {}
     for dataset in DATASETS:
         split = splits_of(dataset)[0]
         best = best_of_ours(rows, dataset, split)
         gap = best and gaps(rows, best, 'gcn', split).get(dataset)
         if gap:
-            texts.append(f'{dataset} {gap} ({METHODS[best]})')
-    return ('The one of our rows that validation prefers, minus a tuned GCN, '
-            'with 95 % intervals over seeds: ' + ', '.join(texts) + '.'
-            if texts else '')
+            found[f'{dataset} ({METHODS[best]})'] = gap
+    return compared('Test accuracy of the one of our methods that validation '
+                    'prefers, minus that of a tuned GCN, in points with 95 % '
+                    'intervals: ', found)
 
 
 # What is far from published ##################################################
@@ -247,37 +248,50 @@ def _gate_acts(rows: pd.DataFrame) -> Claim:
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""Measured accuracies beside published ones."""
-    from benchmarks.plots import panels, save
-    rows, printed, paths = latest(rows), published(), []
-    for split in SPLITS:
-        part = rows[rows.split == split]
-        datasets = [d for d in DATASETS if (part.dataset == d).any()]
-        methods = [m for m in METHODS if (part.method == m).any()][::-1]
-        if not datasets:
-            continue
-        figure, axes = panels(len(datasets), 2.4, 1.2 + 0.27 * len(methods),
-                              2.6, sharey=True)
-        for axis, dataset in zip(axes, datasets):
-            groups = dict(iter(part[part.dataset == dataset].groupby(
-                'method').test_accuracy))
-            for y, method in enumerate(methods):
-                if (method, dataset) in printed:
-                    axis.plot(printed[method, dataset], y, 'o', mfc='none',
-                              color='#555555', markersize=7)
-                values = groups.get(method)
-                if values is not None:
-                    axis.errorbar(
-                        values.mean(), y, markersize=5,
-                        xerr=values.std() if len(values) > 1 else None,
-                        color='#0072b2' if method in OURS else '#d55e00',
-                        fmt='D' if method in OURS else 's')
-            axis.set(title=dataset, xlabel='test accuracy (%)')
-        axes[0].set_yticks(range(len(methods)), [METHODS[m] for m in methods])
-        figure.suptitle(f'{TITLES[split]}\nmeasured: squares, ours '
-                        f'diamonds; published: circles', fontsize=10)
-        paths += save(figure, folder, f'table_{split}')
+    r"""Measured accuracies beside published ones, a figure for each split,
+    and one of images.
+    """
+    rows, paths = latest(rows), []
+    for name, split, datasets in [
+            *[(split, split, CITATION) for split in SPLITS],
+            ('images', 'random', IMAGES)]:
+        part = rows[(rows.split == split) & rows.dataset.isin(datasets)]
+        if len(part):
+            paths += _draw(part, folder, f'table_{name}')
     return paths
+
+
+def _draw(rows: pd.DataFrame, folder: Path, name: str) -> list[Path]:
+    from benchmarks import plots
+    printed = published()
+    datasets = [d for d in DATASETS if (rows.dataset == d).any()]
+    methods = [m for m in METHODS if (rows.method == m).any()]
+    figure, axes = plots.panels(len(datasets), 2.4, 1.4 + 0.27 * len(methods),
+                                2.8, sharey=True)
+    for axis, dataset in zip(axes, datasets):
+        groups = dict(iter(rows[rows.dataset == dataset].groupby(
+            'method').test_accuracy))
+        for label, style, own in [
+                ('measured', dict(color='#555555', marker='s'),
+                 [m for m in groups if m not in OURS]),
+                ('measured, ours', dict(color='#0072b2', marker='D'),
+                 [m for m in groups if m in OURS])]:
+            axis.errorbar([groups[m].mean() for m in own],
+                          [methods.index(m) for m in own],
+                          xerr=[groups[m].std() for m in own],
+                          linestyle='none', markersize=6, label=label,
+                          **style)
+        found = [m for m in methods if (m, dataset) in printed]
+        axis.plot([printed[m, dataset] for m in found],
+                  [methods.index(m) for m in found], linestyle='none',
+                  marker='o', markersize=8, markerfacecolor='none',
+                  color='#d55e00', label='published')
+        axis.set(title=dataset, xlabel='test accuracy (%)')
+        plots.few_ticks(axis)
+    axes[0].set_yticks(range(len(methods)), [METHODS[m] for m in methods])
+    axes[0].set_ylim(len(methods) - 0.5, -0.5)
+    plots.legend_below(figure)
+    return plots.save(figure, folder, name)
 
 
 def main(argv: list[str]) -> None:

@@ -55,7 +55,7 @@ from benchmarks.data import (
     score,
 )
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, gap_text, mean_std, pairs, sentence
+from benchmarks.stats import by_seed, compared, gap_text, mean_std, pairs
 from benchmarks.training import count_classes
 from torch_agcn import AGCN
 from torch_agcn.diagnostics import SmoothnessRecorder
@@ -83,10 +83,11 @@ QUICK = dict(datasets=['links', 'digits'], runs=1)
 TITLES = {'links': 'Links of Cora: area under the ROC curve (%)',
           'digits': 'Digits as graphs: test accuracy (%)'}
 CAPTIONS = {
-    'tasks_scores': 'Links and whole graphs: the mean over the runs as a '
-    'line, a point for each run.',
-    'tasks_heterophilous': 'Neighbors of other classes: differences to a '
-    'perceptron, which does not see the graph, with 95 % intervals.',
+    'tasks_scores': 'Links and whole graphs: a point for each run, a bar at '
+    'their mean.',
+    'tasks_heterophilous': 'Graphs whose neighbors are mostly of other '
+    'classes: test score minus that of a perceptron, which does not see the '
+    'graph, with 95 % intervals.',
 }
 
 
@@ -323,7 +324,8 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             pd.DataFrame([[LABELS[m], *(mean_std(wide[m])
                                         for wide in found.values())]
                           for m in GRIDS], columns=['', *found]))
-        out['Minus MLP (points), 95 % interval'] = pd.DataFrame(
+        out['Neighbors of other classes: test score minus that of MLP, in '
+            'points with 95 % intervals'] = pd.DataFrame(
             [[LABELS[m], *(gap_text(wide, m, 'mlp', 1)
                            for wide in found.values())]
              for m in GRIDS if m != 'mlp'], columns=['', *found])
@@ -343,8 +345,7 @@ def _draw_scores(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     figure, axes = plots.panels(len(there), 3.4, 3.0, 2.4, sharey=True)
     for axis, dataset in zip(axes, there):
         plots.dots(axis, {LABELS[m]: found[dataset][m].dropna()
-                          for m in ENCODERS},
-                   {LABELS['agcn_relative']: plots.STYLES['DiffusedMLP']})
+                          for m in ENCODERS})
         title, _, unit = TITLES[dataset].partition(': ')
         axis.set(title=title, xlabel=unit)
     return plots.save(figure, folder, 'tasks_scores')
@@ -357,7 +358,7 @@ def _draw_gaps(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     there = [d for d in gaps if gaps[d]]
     if not there:
         return []
-    figure, (axis,) = plots.panels(1, 7.0, 3.6)
+    figure, (axis,) = plots.panels(1, 6.4, 3.8)
     for i, method in enumerate(methods):
         own = {x + 0.15 * (i - 1.5): gaps[d][method]
                for x, d in enumerate(there) if method in gaps[d]}
@@ -368,8 +369,9 @@ def _draw_gaps(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
                          'linestyle': 'none'})
     axis.axhline(0, color='#555555', linewidth=1, zorder=0)
     axis.set_xticks(range(len(there)), there)
-    axis.set(ylabel='minus MLP (points), 95 % interval')
-    plots.legend_right(axis)
+    axis.set(ylabel="test score minus MLP's (points)")
+    axis.grid(visible=False, axis='x')
+    plots.legend_below(figure)
     return plots.save(figure, folder, 'tasks_heterophilous')
 
 
@@ -381,7 +383,7 @@ def answer(rows: pd.DataFrame) -> str:
                        ('agcn', 'mlp'))
         parts[f'{LABELS[ours]} minus {LABELS[other]} on {dataset}'] = (
             gap_text(wide, ours, other, 1))
-    return sentence('With 95 % intervals: ', parts)
+    return compared('Test scores, in points with 95 % intervals: ', parts)
 
 
 def tasks(args: Namespace) -> list[Task]:

@@ -47,9 +47,9 @@ DATASET = 'MNIST'  # the paper's
 OPTIONS = dict(datasets=[DATASET], runs=5, of=[DATASET, 'Digits'])
 QUICK = dict(datasets=['Digits'], runs=2)
 CAPTIONS = {
-    f'tsne_{dataset}': 'First-layer outputs after t-SNE (seed 0), coloured by '
-    'class, with a number at the central point of each. Above stand the '
-    'scores of the layer itself. Methods with the same scores share a panel.'
+    f'tsne_{dataset}': 'First-layer outputs after t-SNE (seed 0), a color and '
+    'a number for each class. Above: how separable the classes are in the '
+    'layer itself; more is better. Methods with equal scores share a panel.'
     for dataset in ['mnist', 'digits']}
 
 
@@ -120,9 +120,11 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     lines = [[dataset, LABELS[method], len(part), part.nodes.iloc[0], *(
         f'{part[name].mean():.3f} ± {part[name].std(ddof=0):.3f}'
         for name in MEASURES)] for (dataset, method), part in groups]
-    return {'Separability of the first layer, mean ± standard deviation over '
-            'the seeds': pd.DataFrame(lines, columns=[
-                'data', '', 'seeds', 'nodes', *MEASURES.values()])}
+    frame = pd.DataFrame(lines, columns=['data', '', 'seeds', 'nodes',
+                                         *MEASURES.values()])
+    return {'Separability of classes in the first layer, mean ± standard '
+            'deviation over the seeds (purity: the share of the ten nearest '
+            'neighbors that have the same class)': frame}
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
@@ -194,8 +196,8 @@ def answer(rows: pd.DataFrame) -> str:
     r"""The differences to GCN."""
     found = {f'{LABELS[m]}:': sentence('', gaps(rows, m))[:-1] or None
              for m in ['agcn_paper', 'agcn']}
-    return sentence(f'{DATASET}, minus GCN, with 95 % intervals: ', found,
-                    '; ')
+    return sentence(f'Scores on {DATASET} minus those of GCN, with 95 % '
+                    f'intervals: ', found, '; ')
 
 
 def tasks(args: Namespace) -> list[Task]:

@@ -1,14 +1,12 @@
 r"""Anisotropic graph convolutional networks for PyTorch Geometric.
 
-* :class:`AGCNConv` is a drop-in for
-  :class:`~torch_geometric.nn.conv.GCNConv`.
-* :class:`GatedDiffusion` is a drop-in for
-  :class:`~torch_geometric.nn.conv.APPNP` that knows when to stop.
-* :class:`AGCN`, :class:`DeepAGCN` and :class:`DiffusedMLP` are models made of
-  them.
-* :class:`torch_agcn.transforms.AnisotropicWeights` gives edges that are there
-  by chance little weight, for any PyG model.
-* :class:`torch_agcn.diagnostics.SmoothnessRecorder` shows over-smoothing in
+* :class:`AGCNConv` replaces :class:`~torch_geometric.nn.conv.GCNConv`.
+* :class:`GatedDiffusion` replaces :class:`~torch_geometric.nn.conv.APPNP`.
+* :class:`AGCN`, :class:`DeepAGCN` and :class:`DiffusedMLP` are models of these
+  layers.
+* :class:`torch_agcn.transforms.AnisotropicWeights` gives chance edges little
+  weight, for any PyG model.
+* :class:`torch_agcn.diagnostics.SmoothnessRecorder` measures over-smoothing in
   any PyG model.
 """
 from importlib import import_module
@@ -34,7 +32,7 @@ __all__ = ['AGCN', 'AGCN2Conv', 'AGCNConv', 'DeepAGCN', 'DiffusedMLP',
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:  # Loaded when they are first asked for.
+    if name in _MODULES:  # loaded lazily
         return import_module(f'torch_agcn.{name}')
     raise AttributeError(f"module 'torch_agcn' has no attribute '{name}'")
 

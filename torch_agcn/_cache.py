@@ -1,4 +1,4 @@
-r"""The graph that a layer keeps between calls."""
+r"""The graphs that layers cache."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,21 +14,18 @@ from torch_agcn._graph import Graph
 
 @dataclass(frozen=True, eq=False)
 class Cache:
-    r"""A graph, and copies of all that it was made of. It never changes, so
-    that layers and threads may share it.
-    """
+    r"""An immutable graph, with copies of the tensors it was made of."""
 
     settings: tuple[Any, ...]
     copies: list[OptTensor]
-    # On devices, where comparing values means waiting, the caller's tensors
-    # and their versions are kept as well:
+    # The caller's tensors and their versions, if comparing values would
+    # synchronize a device:
     inputs: list[OptTensor]
     versions: list[int | None]
     graph: Graph
 
     def is_for(self, settings: tuple[Any, ...],
                inputs: list[OptTensor]) -> bool:
-        r"""Whether this is the graph of :obj:`inputs`."""
         if self.settings != settings:
             return False
         return all(
@@ -37,15 +34,13 @@ class Cache:
             if values[0] is not None)
 
 
-# The latest graph of any settings, as long as there is a layer that keeps it:
+# The latest cache for each settings, while a layer holds it:
 _SHARED: 'WeakValueDictionary[tuple[Any, ...], Cache]' = WeakValueDictionary()
 
 
 def find(own: Cache | None, settings: tuple[Any, ...],
          inputs: list[OptTensor]) -> Cache | None:
-    r"""The graph that a layer keeps, or that another layer does, if it is the
-    right one.
-    """
+    r"""Returns the layer's own cache, or that of another layer, if it fits."""
     if own is not None and own.is_for(settings, inputs):
         return own
     shared = _SHARED.get(settings)
@@ -56,7 +51,6 @@ def find(own: Cache | None, settings: tuple[Any, ...],
 
 def keep(settings: tuple[Any, ...], inputs: list[OptTensor],
          make: Callable[[], Graph]) -> Cache:
-    r"""Makes a graph to keep."""
     with torch.inference_mode(False), torch.no_grad():
         copies = [v if v is None else _copy(v) for v in inputs]
         graph = make()
@@ -67,7 +61,6 @@ def keep(settings: tuple[Any, ...], inputs: list[OptTensor],
 
 
 def tensors_of(edge_index: Any) -> list[OptTensor]:
-    r"""The tensors a graph consists of."""
     if isinstance(edge_index, SparseTensor):
         return list(edge_index.csr())
     if isinstance(edge_index, EdgeIndex):
@@ -83,14 +76,14 @@ def tensors_of(edge_index: Any) -> list[OptTensor]:
 
 
 def version(value: OptTensor) -> int | None:
-    r"""How often a tensor was changed in place, as far as autograd knows."""
+    r"""The autograd version counter, if there is one."""
     if value is None or value.is_inference():
         return None
     return value._version
 
 
 def _copy(value: Tensor) -> Tensor:
-    # 32-bit node numbers take half the memory.
+    # 32-bit indices take half the memory.
     fits = value.dtype == torch.int64 and value.numel() < 2**31
     return value.to(torch.int32 if fits else value.dtype, copy=True)
 

@@ -1,4 +1,4 @@
-r"""Which edges are there by chance: edges beside random pairs of nodes."""
+r"""Compares edges with random pairs to find chance edges."""
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,13 +14,11 @@ from torch_agcn._spmm import CSR, blocks
 
 RANDOM_PAIRS = 2**14
 LEVELS = 2**12  # of similarity between zero and one
-NOTHING_TO_SAY = 0.9  # From here on, features cannot tell edges apart.
+NOTHING_TO_SAY = 0.9  # From this share on, weights stay as they are.
 
 
 class Pairs(NamedTuple):
-    r"""The edges of an undirected graph without loops, once each. The weight
-    of a pair is what is sent either way, relative to what it is on average.
-    """
+    r"""Undirected edges without loops, with weights relative to their mean."""
 
     i: Tensor
     j: Tensor
@@ -28,8 +26,6 @@ class Pairs(NamedTuple):
 
 
 class Chance(NamedTuple):
-    r"""How alike the ends of edges are, and random pairs of nodes."""
-
     share: float  # of chance edges
     weight: Tensor  # of each pair: the probability that it is not by chance
     similarity: Tensor  # of each pair
@@ -38,9 +34,7 @@ class Chance(NamedTuple):
 
 def to_pairs(edges: Edges, num_nodes: int,
              dtype: torch.dtype) -> tuple[Pairs, Tensor]:
-    r"""The pairs of a graph, and the number of the pair of each edge, which
-    is that of no pair for a loop.
-    """
+    r"""Returns the pairs, and the pair of each edge (none for loops)."""
     row, col, weight = edges.weighted(dtype)
     key = torch.minimum(row, col) * num_nodes + torch.maximum(row, col)
     is_loop = row == col
@@ -52,7 +46,7 @@ def to_pairs(edges: Edges, num_nodes: int,
         :num_pairs]
     total = total / total.max().clamp(min=torch.finfo(dtype).tiny) if (
         num_pairs > 0) else total
-    # An edge counts as often as it weighs, in this mean too:
+    # The mean is weighted, too:
     mean = total.square().sum() / total.sum().clamp(min=1)
     total = total / torch.where(mean > 0, mean, 1.0)
     return Pairs(key // max(num_nodes, 1), key % max(num_nodes, 1),
@@ -61,8 +55,8 @@ def to_pairs(edges: Edges, num_nodes: int,
 
 def chance_weights(x: Tensor, edges: Edges, groups: OneGraph,
                    steps: int) -> tuple[Tensor, list[float]]:
-    r"""The probability of each edge that it is not there by chance; and for
-    each graph where features say nothing, how many edges may be by chance.
+    r"""Returns the probability that each edge is not there by chance, and a
+    bound of the share of chance edges per graph left unchanged.
     """
     out = torch.ones_like(edges.row, dtype=x.dtype)
     unsure = []
@@ -80,19 +74,14 @@ def chance_weights(x: Tensor, edges: Edges, groups: OneGraph,
 
 
 def sampling_error(pairs: Pairs) -> float:
-    r"""How far the share of chance edges may be off by luck. Edges of little
-    weight hardly count.
-    """
+    r"""The sampling error of the share, by the effective number of edges."""
     weight = pairs.weight.double()
     count = float(weight.sum()**2 / weight.square().sum().clamp(min=1e-300))
     return 2 / math.sqrt(count) if count > 0 else 0.0
 
 
 def find_chance(x: Tensor, pairs: Pairs, steps: int) -> Iterator[Chance]:
-    r"""Compares the ends of edges with random pairs: by their features alone,
-    then :obj:`steps` times by the sums over their neighborhoods with the
-    weights found before.
-    """
+    r"""Compares features, then neighborhood sums :obj:`steps` times."""
     num_nodes, num_pairs = x.size(0), pairs.i.numel()
     u = centred_directions(x)
     random = random_pairs(num_nodes, x.device)
@@ -115,25 +104,21 @@ def find_chance(x: Tensor, pairs: Pairs, steps: int) -> Iterator[Chance]:
 
 
 def centred_directions(x: Tensor) -> Tensor:
-    r"""Rows of length one, minus their mean. Rows that are zero or not finite
-    say nothing and are zero.
-    """
+    r"""Unit vectors minus their mean; zero or non-finite rows become zero."""
     top = x.abs().amax(-1, keepdim=True) if x.size(-1) > 0 else x.sum(
         -1, keepdim=True)
     is_there = (top > 0) & top.isfinite()
     x = torch.where(is_there, x / torch.where(is_there, top, 1.0), 0.0)
     x = torch.nn.functional.normalize(x, dim=-1)
     x = torch.where(is_there, x - x.sum(0) / is_there.sum().clamp(min=1), 0.0)
-    # What is left of equal rows is rounding:
+    # Equal rows leave rounding noise:
     is_noise = row_dot(x, x) < 64 * torch.finfo(x.dtype).eps**2 * x.size(1)
     return x.masked_fill_(is_noise.unsqueeze(-1), 0.0)
 
 
 def random_pairs(num_nodes: int,
                  device: torch.device) -> tuple[Tensor, Tensor]:
-    r"""All pairs of nodes, or as many random ones as suffice: the same ones
-    each time.
-    """
+    r"""All pairs of nodes if few, else a fixed random sample."""
     if num_nodes * (num_nodes - 1) // 2 <= RANDOM_PAIRS:
         i, j = torch.triu_indices(num_nodes, num_nodes, 1, device=device)
         return i, j
@@ -155,7 +140,7 @@ def _compare(total: Tensor, u: Tensor, pairs: Pairs, weight: Tensor,
 
 def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
                 weight: Tensor | None, bar: tqdm) -> Tensor:
-    r"""The cosines of totals, without what either gave the other."""
+    r"""Cosines of :obj:`total`, leaving out what the pair's own edge adds."""
     out = torch.empty(i.numel(), dtype=u.dtype, device=u.device)
     for some in blocks(i.numel(), u.size(1)):
         a = total.index_select(0, i[some])
@@ -167,7 +152,7 @@ def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
             a.addcmul_(w, u.index_select(0, j[some]), value=-1)
             b.addcmul_(w, u.index_select(0, i[some]), value=-1)
             length = a.norm(dim=-1) * b.norm(dim=-1)
-        # Where nothing is left, or rounding alone, nothing is known:
+        # Zero vectors and rounding noise have no direction:
         known = length > least
         out[some] = torch.where(known, (a * b).sum(-1) / torch.where(
             known, length, 1.0), 0.0)
@@ -177,14 +162,14 @@ def _similarity(total: Tensor, u: Tensor, i: Tensor, j: Tensor,
 
 def posterior(similarity: Tensor, weight: Tensor,
               of_random: Tensor) -> tuple[float, Tensor]:
-    r"""The share of chance edges, and the probability of each that it is not:
-    one minus the local false discovery rate.
+    r"""The share of chance edges, and one minus the local false discovery rate
+    of each edge.
     """
     if float(weight.sum()) == 0 or of_random.numel() == 0:
         return 0.0, torch.ones_like(similarity)
     level, of_edges = _histogram(similarity, weight)
     _, of_pairs = _histogram(of_random, torch.ones_like(of_random))
-    # Half of the random pairs are no more alike than this:
+    # The median of the random pairs:
     middle = int(torch.searchsorted(of_pairs.cumsum(0),
                                     of_random.numel() / 2))
     of_edges = of_edges / of_edges.sum()
@@ -197,15 +182,13 @@ def posterior(similarity: Tensor, weight: Tensor,
 
 
 def _histogram(similarity: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The level of each, and the weight of each level, on the CPU."""
+    r"""The level of each value, and the weight of each level."""
     level = ((similarity.clamp(-1, 1) + 1) * LEVELS).round().long().cpu()
     return level, torch.bincount(level, weight.double().cpu(), 2 * LEVELS + 1)
 
 
 def _falling_ratio(above: Tensor, below: Tensor) -> Tensor:
-    r"""The ratio of two distributions over levels, made to fall from level to
-    level: neighbors that do not fall are pooled.
-    """
+    r"""The ratio of two histograms, made non-increasing by pooling levels."""
     there = (above + below).nonzero().view(-1)
     pools: list[tuple[float, float, int]] = []
     for a, b in zip(above[there].tolist(), below[there].tolist()):

@@ -1,6 +1,4 @@
-r"""Every refusal of bad input: a ValueError with the owner, what it got, and
-the remedy.
-"""
+r"""Checks of user input."""
 import math
 import os
 import sys
@@ -17,16 +15,15 @@ from torch_agcn._tracing import can_look, is_recorded, is_traced
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INDICES = (torch.int64, torch.int32)
 FLOWS = ('source_to_target', 'target_to_source')
-MOST = 2**31 - 1  # of anything that is counted
+MOST = 2**31 - 1  # the largest count
 
 
 def refuse(owner: str, what: str, remedy: str) -> NoReturn:
-    r"""Raises the error."""
     raise ValueError(f"'{owner}' got {what}; {remedy}")
 
 
 def given(name: str, value: Any) -> str:
-    r"""An argument as it was passed, in few words."""
+    r"""Describes an argument in an error message."""
     if isinstance(value, Tensor):
         shape = 'nested' if value.is_nested else list(value.shape)
         return f"'{name}' of shape {shape} and type '{value.dtype}'"
@@ -39,12 +36,10 @@ def given(name: str, value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    r"""Whether it is a real number; Python counts booleans among them."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def is_whole(value: Any, least: int = 0, most: int = MOST) -> bool:
-    r"""Whether it is a whole number that torch can count to."""
     return (isinstance(value, Integral) and not isinstance(value, bool)
             and least <= int(value) <= most)
 
@@ -116,7 +111,6 @@ def check_values(owner: str, **values: Any) -> None:
 
 
 def is_dense(value: Any) -> bool:
-    r"""Whether it is a tensor with an entry at each place."""
     return (isinstance(value, Tensor) and value.layout == torch.strided
             and not value.is_nested)
 
@@ -332,7 +326,7 @@ def check_sample(owner: str, num_nodes: int, degree: Any, node_weight: Any,
 
 
 def is_all_finite(value: Tensor) -> bool:
-    r"""Whether all numbers are finite and none is negative."""
+    r"""Whether all values are finite and non-negative."""
     if value.numel() == 0:
         return True
     least, most = (float(v) for v in value.detach().aminmax())
@@ -530,7 +524,7 @@ def check_device_names(owner: str, **names: Any) -> None:
         try:
             is_known = isinstance(value, (str, torch.device)) and bool(
                 torch.empty(0, device=value).numel() == 0)
-        except (RuntimeError, AssertionError):  # torch knows, or has, none
+        except (RuntimeError, AssertionError):  # unknown or missing
             is_known = False
         if not is_known:
             refuse(owner, given(name, value),

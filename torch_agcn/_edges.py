@@ -1,6 +1,4 @@
-r"""Any of PyG's forms of a graph as a list of edges from :obj:`col` to
-:obj:`row`.
-"""
+r"""Converts the graph formats of PyG to edges."""
 from typing import Any, NamedTuple
 
 import torch
@@ -14,24 +12,22 @@ from torch_agcn._tracing import can_look
 
 
 class Edges(NamedTuple):
-    r"""The edges of a graph; no weight means that each weighs one."""
+    r"""Edges from :obj:`col` to :obj:`row`, of weight one if not given."""
 
     row: Tensor
     col: Tensor
     weight: OptTensor
 
     def select(self, some: Any) -> 'Edges':
-        r"""Some of the edges."""
         weight = self.weight if self.weight is None else self.weight[some]
         return Edges(self.row[some], self.col[some], weight)
 
     def clone(self) -> 'Edges':
-        r"""The same in memory of its own."""
         return Edges(self.row.clone(), self.col.clone(), self.weight
                      if self.weight is None else self.weight.clone())
 
     def weighted(self, dtype: torch.dtype) -> 'Edges':
-        r"""The same with a weight for each."""
+        r"""Sets missing weights to one."""
         if self.weight is not None:
             return self
         return self._replace(weight=torch.ones_like(self.row, dtype=dtype))
@@ -40,9 +36,7 @@ class Edges(NamedTuple):
 def to_edges(owner: str, edge_index: Adj, edge_weight: OptTensor,
              sizes: tuple[int, int], dtype: torch.dtype,
              flow: str = 'source_to_target') -> Edges:
-    r"""The edges of a graph from :obj:`sizes[0]` to :obj:`sizes[1]` nodes,
-    with weights of type :obj:`dtype`.
-    """
+    r"""Reads edges from :obj:`sizes[0]` sources to :obj:`sizes[1]` targets."""
     _checks.check_kinds(owner, edge_index, edge_weight)
     if isinstance(edge_index, SparseTensor) or is_torch_sparse_tensor(
             edge_index):
@@ -87,12 +81,8 @@ def _from_index(owner: str, edge_index: Tensor, edge_weight: OptTensor,
 
 def with_self_loops(edges: Edges, num_nodes: int, fill: float,
                     dtype: torch.dtype) -> Edges:
-    r"""Gives each node without a self-loop one of weight :obj:`fill`, behind
-    all other edges, as PyG's :obj:`add_remaining_self_loops` does.
-
-    Where a node has loops, the last one moves to the end. The edges that they
-    were stay with weight zero, so that the number of edges depends on no
-    value.
+    r"""Adds remaining self-loops as PyG does, but leaves edges of weight zero
+    where loops were, so that the number of edges is static.
     """
     row, col, _ = edges
     node = torch.arange(num_nodes, device=row.device)
@@ -116,9 +106,7 @@ def with_self_loops(edges: Edges, num_nodes: int, fill: float,
 
 
 def both_ways(edges: Edges, num_sources: int) -> Edges:
-    r"""Edges from sources to targets as an undirected graph on both, sources
-    first. The edges as they were come first.
-    """
+    r"""Appends the reverse edges, with sources numbered before targets."""
     row, col, weight = edges
     row = row + num_sources
     return Edges(torch.cat([row, col]), torch.cat([col, row]),

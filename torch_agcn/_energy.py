@@ -1,4 +1,4 @@
-r"""Energies of features, the gates they lead to, and the hop they gate."""
+r"""Energies, gates and hops."""
 import math
 from typing import Any
 
@@ -29,7 +29,6 @@ from torch_agcn._tracing import (
 
 
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
-    r"""The inner products of the rows of :obj:`[*, N, F]`."""
     if a.requires_grad or b.requires_grad or is_traced():
         return (a * b).sum(-1)
     return torch.cat([(take(a, some) * take(b, some)).sum(-1)
@@ -37,7 +36,7 @@ def row_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def to_measure(x: Tensor) -> Tensor:
-    r"""Dense features, precise enough to take sums of."""
+    r"""Converts to dense features of at least single precision."""
     x = x if x.layout == torch.strided else x.to_dense()
     return x.to(accumulation_dtype(x.dtype))
 
@@ -46,7 +45,7 @@ def to_measure(x: Tensor) -> Tensor:
 
 
 def vanishing(dtype: torch.dtype) -> float:
-    r"""The first whole number whose negative exponential is zero."""
+    r"""The least integer :math:`u` with :math:`\exp(-u) = 0`."""
     return 746.0 if dtype == torch.float64 else 104.0
 
 
@@ -56,16 +55,15 @@ def saturation(beta: float, dtype: torch.dtype) -> float:
 
 
 def gate_of(energy: Tensor, beta: float | Tensor) -> Tensor:
-    r"""The gate, see :meth:`~torch_agcn.functional.anisotropic_gate`."""
-    top = math.sqrt(torch.finfo(energy.dtype).max) / 2  # has a finite square
+    top = math.sqrt(torch.finfo(energy.dtype).max) / 2  # its square is finite
     if is_traced() and not isinstance(beta, Tensor):
-        # Forward mode makes doubles of numbers times scalars.
+        # Forward mode promotes products with Python scalars to double.
         beta = torch.full_like(energy, beta)
     if isinstance(beta, Tensor):
         last, beta = vanishing(energy.dtype), beta.to(energy.dtype)
         bound = math.sqrt(last) * beta.detach().clamp(
             min=last / top**2).rsqrt()
-        energy = torch.fmin(energy, bound)  # which NaN becomes
+        energy = torch.fmin(energy, bound)  # NaN becomes the bound
     else:
         most = min(saturation(beta, energy.dtype), top)
         energy = torch.where(energy < most, energy, most)
@@ -74,7 +72,6 @@ def gate_of(energy: Tensor, beta: float | Tensor) -> Tensor:
 
 def step(h: Tensor, ph: Tensor, gate: Tensor | None, groups: OneGraph,
          residual: bool) -> Tensor:
-    r"""From zero, or from :obj:`h`, to :obj:`ph` by the share of the gate."""
     if gate is None:
         return ph
     gate = groups.numbers(gate).to(ph.dtype)
@@ -82,23 +79,17 @@ def step(h: Tensor, ph: Tensor, gate: Tensor | None, groups: OneGraph,
 
 
 class Energy:
-    r"""An energy, and the hop that it gates."""
-
-    # Whether it is measured on what is propagated, too, which may then not be
-    # rounded.
+    # Whether the energy needs the product, which then must not be rounded.
     looks_ahead = True
 
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
              beta: float | Tensor) -> Tensor | None:
-        r"""The gate of features :obj:`h` with the product :obj:`ph`; no gate
-        is a gate of one.
-        """
+        r"""Returns the gate, or :obj:`None` if it is exactly one."""
         raise TypeError
 
     def hop(self, h: Tensor, graph: Graph, groups: OneGraph,
             beta: float | Tensor,
             residual: bool) -> tuple[Tensor, Tensor | None]:
-        r"""Propagates, measures, and steps as far as the gate is open."""
         ph = graph.P(h) if self.looks_ahead else graph.propagate(h)
         gate = self.gate(h, ph, graph, groups, beta)
         return step(h, ph, gate, groups, residual), gate
@@ -108,8 +99,6 @@ class Energy:
 
 
 class Total(Energy):
-    r"""The paper's energy."""
-
     looks_ahead = False
 
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
@@ -128,7 +117,6 @@ class Total(Energy):
 
 
 def total_energy(x: Tensor, L: Laplacian, groups: OneGraph) -> Tensor:
-    r"""The Dirichlet energy of dense features."""
     if not isinstance(L.adj, CSR) or is_traced():
         return _edge_energy(x, L.adj.edges, groups)
     if x.requires_grad and torch.is_grad_enabled():
@@ -146,22 +134,20 @@ def _edge_energy(x: Tensor, edges: Edges, groups: OneGraph) -> Tensor:
 
 def _matrix_energy(x: Tensor, L: Laplacian,
                    groups: OneGraph) -> tuple[Tensor, Tensor, Tensor | None]:
-    r"""The energy by one product, which is given back as well, and the mean
-    that had to be taken away before.
-    """
+    r"""Returns the energy, its product, and the subtracted mean, if any."""
     adj: Any = L.adj
     if x.is_cpu:
         ax = adj.product(x)
         energy, is_exact = _difference_of_sums(x, ax, L, groups)
         if is_exact:
             return energy, ax, None
-    # The Laplacian annihilates what is constant on a graph. In floating point
-    # it does so only if that has been taken away before:
+    # Constant features have no energy, which is exact only if the mean is
+    # subtracted first:
     mean = groups.mean(x)
     x = x - groups.rows(mean)
     ax = adj.product(x)
     energy, is_exact = _difference_of_sums(x, ax, L, groups)
-    if not is_exact:  # Term by term, nothing cancels.
+    if not is_exact:  # Summed edge by edge, nothing cancels.
         energy, count = torch.zeros_like(energy), adj.num_edges
         for some in blocks(count, x[..., 0, :].numel()):
             part = adj.part(*some.indices(count)[:2])
@@ -171,7 +157,7 @@ def _matrix_energy(x: Tensor, L: Laplacian,
 
 def _difference_of_sums(x: Tensor, ax: Tensor, L: Laplacian,
                         groups: OneGraph) -> tuple[Tensor, bool]:
-    # The energy, and whether enough is left of what it was taken away from.
+    # Returns the energy, and whether enough digits did not cancel.
     weight, energy, whole = L.mean_degree.unsqueeze(-1), [], []
     for some in blocks(x.size(-2), x.size(-1)):
         part, own = take(x, some), groups.of_nodes(some)
@@ -182,7 +168,6 @@ def _difference_of_sums(x: Tensor, ax: Tensor, L: Laplacian,
 
 
 def total(values: list[Tensor]) -> Tensor:
-    r"""The sum of what was found in blocks."""
     return values[0] if len(values) == 1 else torch.stack(values).sum(0)
 
 
@@ -214,9 +199,7 @@ class _TotalEnergy(torch.autograd.Function):
 
 
 def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
-    r"""Whether a few edges prove that the gate on the Dirichlet energy of
-    :obj:`x` is exactly one: no term of the energy is negative.
-    """
+    r"""Whether the terms of a few edges suffice for a gate of exactly one."""
     num_edges, dtype = adj.num_edges, accumulation_dtype(x.dtype)
     needed = saturation(beta, dtype)
     if x.numel() == 0 or needed == math.inf:
@@ -235,13 +218,12 @@ def is_saturated(x: Tensor, adj: Operator, beta: float) -> bool:
         if part >= needed:
             return True
         if not part * num_edges >= needed * end:
-            return False  # At this rate all edges together will not do.
+            return False  # All edges would not suffice.
         begin, end = end, int(1.1 * end * needed / part) + 1
     return False
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    r"""Rows of dense or sparse features."""
     if x.layout == torch.strided:
         return x.index_select(-2, index)
     if x.layout == torch.sparse_csr:
@@ -262,8 +244,6 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 class Relative(Energy):
-    r"""The energy relative to the size of the features."""
-
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
              beta: float | Tensor) -> Tensor:
         ph = ph if graph.L.P is graph.P else graph.L.P(h)
@@ -282,9 +262,9 @@ class Relative(Energy):
 
 
 class Sums:
-    r"""What the relative energy is made of: the Dirichlet energy of
-    :math:`\mathbf{\tilde{D}}^{-1/2} \mathbf{H}`, its spread around its mean
-    weighted by degree, all weight, and that mean.
+    r"""The Dirichlet energy of :math:`\mathbf{\tilde{D}}^{-1/2} \mathbf{H}`,
+    its spread around the mean, the sum of degrees, and the mean weighted by
+    degree.
     """
 
     def __init__(self, rough: Tensor, spread: Tensor, weight: Tensor,
@@ -296,19 +276,18 @@ class Sums:
 
     @lazy_property
     def divisor(self) -> Tensor:
-        r"""The spread, and infinity if it is rounding noise."""
+        r"""The spread, or infinity if it is rounding noise."""
         noise = (256 * torch.finfo(self.spread.dtype).eps)**2
         return torch.where(self.spread <= noise * self.whole, math.inf,
                            self.spread)
 
     @lazy_property
     def energy(self) -> Tensor:
-        r"""The relative energy."""
         return (self.rough / self.divisor).clamp(0, 2)
 
     @property
     def is_normal(self) -> bool:
-        r"""Whether no squares have vanished or become infinite."""
+        r"""Whether squares neither underflow nor overflow."""
         whole = self.whole.detach()
         if whole.dim() == 0:
             return 2.0**-80 < float(whole) < 2.0**80
@@ -317,7 +296,6 @@ class Sums:
 
 def relative_sums(h: Tensor, ph: Tensor, L: Laplacian, groups: OneGraph,
                   mean: Tensor | None = None) -> Sums:
-    r"""Takes all sums from :math:`\mathbf{H}` and its product with P."""
     is_whole = is_traced() or (torch.is_grad_enabled() and ph.requires_grad)
     parts = [ALL] if is_whole else blocks(h.size(-2), h.size(-1))
     weight = groups.sum(L.mean_degree)
@@ -350,19 +328,18 @@ def _sums_of_rows(h: Tensor, ph: Tensor, mean: Tensor, L: Laplacian,
 
 
 def _positive(weight: Tensor) -> Tensor:
-    # To divide by: where it is zero, so is what is divided.
+    # A divisor. Where it is zero, so is the dividend.
     return weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def relative_energy(h: Tensor, ph: Tensor, L: Laplacian,
                     groups: OneGraph) -> Tensor:
-    r"""The relative energy of :math:`\mathbf{H}` with its product."""
     if can_look(h):
         sums = relative_sums(h, ph, L, groups)
         if sums.is_normal:
             return sums.energy
-    # Scale does not matter to the energy, but to its squares. A power of two
-    # changes no digit.
+    # The energy does not depend on scale, but its squares may overflow. A
+    # power of two scales exactly.
     top = groups.amax(h)
     mantissa, _ = torch.frexp(top)
     most = 1 / torch.finfo(top.dtype).tiny  # also a power of two
@@ -377,8 +354,7 @@ def relative_energy(h: Tensor, ph: Tensor, L: Laplacian,
 def _fused_hop(h: Tensor, graph: Graph, groups: OneGraph,
                beta: float | Tensor,
                residual: bool) -> tuple[Tensor, Tensor] | None:
-    r"""One hop gated by the relative energy, in few passes over memory and
-    with one product in the backward pass; :obj:`None` for features whose
+    r"""One hop with a single product in the backward pass, or :obj:`None` if
     squares are out of range.
     """
     dtype, adj, mean = accumulation_dtype(h.dtype), _matrix_of(graph, h), None
@@ -392,7 +368,7 @@ def _fused_hop(h: Tensor, graph: Graph, groups: OneGraph,
             return None
     if isinstance(beta, float) and bool(
             (sums.energy >= saturation(beta, dtype)).all()):
-        # The gates are one, and so they stay to the first order.
+        # The gates are one, and their gradient is zero.
         return lead_back(h, adj, ph), torch.ones_like(sums.energy)
     if torch.is_grad_enabled() and (h.requires_grad or (
             isinstance(beta, Tensor) and beta.requires_grad)):
@@ -414,9 +390,7 @@ def _matrix_of(graph: Graph, h: Tensor) -> CSR | Rounded:
 
 def _rounded_product(h: Tensor, adj: Rounded, L: Laplacian,
                      groups: OneGraph) -> tuple[Tensor, Tensor]:
-    r"""The product of what differs from the mean, which would be lost in
-    rounding beside it, with the mean's own product added; and the mean.
-    """
+    r"""The product in bfloat16 of centred features, plus that of the mean."""
     parts = blocks(h.size(-2), h.size(-1))
     mean, centred = _mean(h, L, groups, parts), torch.empty_like(h)
     for some in parts:
@@ -472,7 +446,7 @@ class _Hop(torch.autograd.Function):
 def _even_gradient(ctx: Any, grad: Tensor, h: Tensor, ph: Tensor,
                    gate: Tensor, slope: Tensor, energy: Tensor,
                    mean: Tensor) -> Tensor:
-    # P is symmetric and P r = r, so that one product will do.
+    # P is symmetric and P r = r, so one product suffices.
     out = ctx.adj.product(grad)
     root = ctx.graph.L.terms.root
     for some in blocks(h.size(-2), h.size(-1)):
@@ -490,7 +464,7 @@ def _uneven_gradient(ctx: Any, grad: Tensor, h: Tensor, ph: Tensor,
                      mean: Tensor) -> Tensor:
     L, groups, parts = ctx.graph.L, ctx.groups, blocks(h.size(-2), h.size(-1))
     root, weight, ratio, _, _ = L.terms
-    # What flows back through P, and what pulls at the mean:
+    # The gradients with respect to the product and the mean:
     given, pulls = torch.empty_like(h), []
     for some in parts:
         own, part = groups.of_nodes(some), take(given, some)
@@ -518,7 +492,7 @@ def _uneven_gradient(ctx: Any, grad: Tensor, h: Tensor, ph: Tensor,
 def _plain_gradient(grad: Tensor, h: Tensor, beta: Tensor, graph: Graph,
                     groups: OneGraph,
                     residual: bool) -> tuple[Tensor | None, ...]:
-    # By torch's own derivatives, to be differentiated or batched.
+    # By autograd, for double backward and batched gradients.
     with torch.enable_grad():
         h, beta = h.view_as(h), beta.view_as(beta)  # `h` may depend on `beta`
         wanted = [v for v in (h, beta) if v.requires_grad]
@@ -531,7 +505,7 @@ def _plain_gradient(grad: Tensor, h: Tensor, beta: Tensor, graph: Graph,
 
 # Operators for compiled graphs ###############################################
 
-# Compiled code cannot look whether a few edges prove that a gate is one.
+# Compiled code cannot call `is_saturated`, which reads values.
 
 
 def _run_energy(x: Tensor, rowptr: Tensor, col: Tensor, value: Tensor | None,
@@ -544,7 +518,7 @@ def _run_energy(x: Tensor, rowptr: Tensor, col: Tensor, value: Tensor | None,
 
 def _run_energy_gradient(grad: Tensor, x: Tensor, rowptr: Tensor, col: Tensor,
                          value: Tensor | None) -> Tensor:
-    if grad == 0:  # of a gate that is one
+    if grad == 0:  # The gate is saturated.
         return torch.zeros_like(x)
     adj = CSR(rowptr, col, value)
     x = x - x.mean(0)

@@ -1,4 +1,4 @@
-r"""A graph: an operator to propagate with, and a Laplacian to measure on."""
+r"""A graph: the operator that propagates and the Laplacian of the energy."""
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,11 +19,9 @@ from torch_agcn._tracing import (
 
 
 class Messages:
-    r"""What :class:`CSR` is, as messages along a list of edges in torch's own
-    operations, sent by :obj:`send` if it is given.
-    """
+    r"""A matrix with the methods of :class:`CSR`, as messages along edges."""
 
-    is_symmetric = False  # as far as is known
+    is_symmetric = False  # not known to be
 
     def __init__(self, edges: Edges, num_nodes: int,
                  send: Callable[[Tensor, 'Messages'], Tensor] | None = None,
@@ -33,38 +31,31 @@ class Messages:
 
     @lazy_property
     def index(self) -> Tensor:
-        r"""Senders and receivers."""
         return torch.stack([self.edges.col, self.edges.row])
 
     def part(self, begin: int, end: int) -> Edges:
-        r"""Some of the entries."""
         return self.edges.select(slice(begin, end))
 
     def received(self, dtype: torch.dtype) -> Tensor:
-        r"""The sums of rows."""
         row, _, weight = self.edges.weighted(dtype)
         return scatter(weight, row, dim_size=self.num_nodes, reduce='sum')
 
     def sent(self, dtype: torch.dtype) -> Tensor:
-        r"""The sums of columns."""
         _, col, weight = self.edges.weighted(dtype)
         return scatter(weight, col, dim_size=self.num_nodes, reduce='sum')
 
     def scaled(self, scale: Tensor) -> 'Messages':
-        r"""Rows and columns multiplied by :obj:`scale`."""
         row, col, weight = self.edges
         value = scale[col] if weight is None else scale[col] * weight
         return self._with(self.edges._replace(weight=value * scale[row]))
 
     def to(self, dtype: torch.dtype) -> 'Messages':
-        r"""Entries of another type."""
         weight = self.edges.weight
         if weight is None or weight.dtype == dtype:
             return self
         return self._with(self.edges._replace(weight=weight.to(dtype)))
 
     def to_targets(self, num_sources: int) -> 'Messages':
-        r"""Of a bipartite graph, what targets receive."""
         return self._with(self.edges.select(slice(0, self.num_edges // 2)))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -85,22 +76,17 @@ Operator: TypeAlias = CSR | Messages
 
 
 class Terms(NamedTuple):
-    r"""What the relative energy needs of each node: :math:`r`, :math:`w / r`,
-    :math:`w / \tilde{d}`, what it receives if all features are one over
-    :math:`r`, and :math:`w` where :math:`\tilde{d} = 0`.
-    """
+    r"""Terms of the relative energy per node, of shape :obj:`[N, 1]`."""
 
-    root: Tensor
-    weight: Tensor
-    ratio: Tensor
-    shift: Tensor
-    lone: Tensor
+    root: Tensor  # r = d^(1/2)
+    weight: Tensor  # w / r, with w the mean degree
+    ratio: Tensor  # w / d
+    shift: Tensor  # received degree / r
+    lone: Tensor  # w where d = 0
 
 
 class Laplacian:
-    r"""A graph to measure energies on, with the adjacency matrix
-    :math:`\mathbf{\tilde{A}}` and degrees :math:`\tilde{d}` to scale by.
-    """
+    r"""The adjacency matrix and degrees of an energy."""
 
     def __init__(self, adj: Operator, dtype: torch.dtype,
                  degree: OptTensor = None,
@@ -117,21 +103,18 @@ class Laplacian:
 
     @lazy_property
     def scale(self) -> Tensor:
-        r"""The entries of :math:`\mathbf{\tilde{D}}^{-1/2}`; zero for isolated
-        nodes, and with a finite gradient there.
-        """
+        r""":math:`\tilde{d}^{-1/2}`, zero for isolated nodes."""
         positive = self.degree > 0
         return torch.where(positive, torch.where(
             positive, self.degree, 1.0).rsqrt(), 0.0)
 
     @lazy_property
     def mean_degree(self) -> Tensor:
-        r"""The mean :math:`w` of received and sent degrees."""
+        r"""The mean of received and sent degrees."""
         return (self.received + self.adj.sent(self.received.dtype)) / 2
 
     @lazy_property
     def terms(self) -> Terms:
-        r"""What the relative energy needs, :obj:`[N, 1]` each."""
         w, scale = self.mean_degree[:, None], self.scale[:, None]
         degree = self.degree[:, None]
         return Terms(degree * scale, w * scale, w * scale * scale,
@@ -140,39 +123,33 @@ class Laplacian:
 
     @lazy_property
     def kept(self) -> Tensor:
-        r"""What :math:`\mathbf{P}` makes of :math:`r`: itself, unless a node
-        sends and receives nothing.
-        """
+        r"""The product of :math:`\mathbf{P}` with :math:`\tilde{d}^{1/2}`."""
         root = self.terms.root
         return root if self.is_even else self.P(root)
 
     @lazy_property
     def is_even(self) -> bool:
-        r"""Whether it is known that the graph is undirected and has no node of
-        degree zero: then :math:`w = \tilde{d}`.
-        """
+        r"""Whether the graph is undirected without nodes of degree zero."""
         return (self.adj.is_symmetric and self.degree is self.received
                 and can_look(self.degree) and bool((self.degree > 0).all()))
 
     def settle(self) -> None:
-        r"""Computes all that is computed when it is needed."""
+        r"""Computes all lazy properties."""
         _ = self.P, self.terms, self.is_even
 
 
 class Graph(NamedTuple):
-    r"""A graph to propagate with :obj:`P` and to measure on :obj:`L`."""
-
     P: Operator
     L: Laplacian
 
     @property
     def is_matrix(self) -> bool:
-        r"""Whether :obj:`P` is a matrix, and energies are measured on it."""
+        r"""Whether the energy is measured on the matrix :obj:`P`."""
         return (isinstance(self.P, CSR) and self.L.P is self.P
                 and self.L.degree is self.L.received and not is_traced())
 
     def propagate(self, x: Tensor) -> Tensor:
-        r"""The product with :obj:`P`, in bfloat16 if autocast asks for it."""
+        r"""Propagates, in bfloat16 under autocast."""
         if isinstance(self.P, CSR) and is_low(x):
             return self.P.rounded(x)
         return self.P(x)
@@ -182,7 +159,7 @@ class Graph(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    r"""How a layer makes graphs."""
+    r"""The settings of :meth:`make_graph`."""
 
     owner: str
     flow: str
@@ -191,7 +168,7 @@ class Recipe(NamedTuple):
     targets_only: bool  # In bipartite graphs, sources receive nothing.
     send: Callable[[Tensor, Messages], Tensor] | None = None
     to_keep: bool = False
-    # An explainer's mask for so many edges, there and back in bipartite ones:
+    # Gets an explainer's mask by the number of edges and is_bipartite:
     mask: Callable[[int, bool], OptTensor] | None = None
 
 
@@ -199,8 +176,8 @@ def make_graph(how: Recipe, x: Tensor, num_sources: int | None,
                edge_index: Adj, edge_weight: OptTensor,
                degree: OptTensor = None,
                node_weight: OptTensor = None) -> Graph:
-    r"""The graph of a call. It is bipartite if there are sources, and a
-    sample of another graph if degrees or node weights are given.
+    r"""Makes a graph, bipartite if :obj:`num_sources` is given, and sampled if
+    :obj:`degree` or :obj:`node_weight` is.
     """
     num_nodes, dtype = x.size(-2), accumulation_dtype(x.dtype)
     sizes = (num_nodes, num_nodes) if num_sources is None else (
@@ -217,7 +194,7 @@ def make_graph(how: Recipe, x: Tensor, num_sources: int | None,
         num_edges = edges.row.numel()
         edges = with_self_loops(edges, num_nodes, how.fill, dtype)
         if how.mask is not None:
-            # Explainers count on loops at the end and nowhere else:
+            # Explainers expect self-loops at the end only:
             keep = edges.row != edges.col
             keep[num_edges:] = True
             edges = edges.select(keep)
@@ -244,7 +221,7 @@ def make_graph(how: Recipe, x: Tensor, num_sources: int | None,
 def _compiled_graph(how: Recipe, x: Tensor, num_sources: int | None,
                     edges: Edges) -> Graph:
     fill = how.fill if num_sources is None else None
-    if x.dtype == torch.double:  # of which the operator is told by weights
+    if x.dtype == torch.double:  # The operator takes the type of weights.
         edges = edges.weighted(x.dtype)
     rowptr, col, weight, value, received, mean_degree, *back = (
         torch.ops.torch_agcn.graph(
@@ -279,7 +256,7 @@ def _run_graph(row: Tensor, col: Tensor, weight: OptTensor, num_nodes: int,
     found = [adj.rowptr, adj.col, one if adj.value is None else adj.value,
              one if P.value is None else P.value, L.received,
              L.mean_degree if has_mean else nothing[0], *back]
-    # What an operator gives out has memory of its own.
+    # The outputs of an operator must not share memory.
     used = {v.data_ptr() for v in (row, col, weight) if v is not None}
     for i, value in enumerate(found):
         if value.data_ptr() in used:
@@ -313,7 +290,7 @@ define('graph(Tensor row, Tensor col, Tensor? weight, SymInt num_nodes, '
 
 def _silent(how: Recipe, L: Laplacian, edges: Edges,
             num_sources: int | None) -> Laplacian:
-    r"""The same without messages that others see, under a mask."""
+    r"""A masked copy that calls no message hooks."""
     row, col, weight = edges.weighted(L.degree.dtype)
     mask = None if how.mask is None else how.mask(row.numel(),
                                                   num_sources is not None)
@@ -324,13 +301,13 @@ def _silent(how: Recipe, L: Laplacian, edges: Edges,
 
 
 def _sampled(L: Laplacian, node_weight: Tensor) -> Laplacian:
-    r"""The same where nodes, and what they receive, stand for many."""
+    r"""A copy with importance-weighted nodes."""
     row, col, weight = L.adj.edges.weighted(L.degree.dtype)
     stands_for = node_weight[row]
     edges, num_nodes = Edges(row, col, stands_for * weight), L.degree.numel()
     if isinstance(L.adj, Messages):
         return Laplacian(Messages(edges, num_nodes), L.degree.dtype, L.degree)
-    if can_look(row):  # Most edges of sampled neighborhoods do not count.
+    if can_look(row):  # Most sampled edges have weight zero.
         edges = edges.select(stands_for != 0)
     return Laplacian(CSR.from_edges(edges, num_nodes), L.degree.dtype,
                      L.degree)
@@ -338,12 +315,11 @@ def _sampled(L: Laplacian, node_weight: Tensor) -> Laplacian:
 
 def explainer_mask(layer: Any, num_edges: int,
                    is_bipartite: bool) -> OptTensor:
-    r"""The mask of an explainer, which weighs the edges of the energy, too."""
     mask = layer._edge_mask
     if mask is None:
         return None
     mask = mask.sigmoid() if layer._apply_sigmoid else mask
-    if is_bipartite:  # There, and back.
+    if is_bipartite:  # in both directions
         return torch.cat([mask, mask])
     if mask.numel() != num_edges:
         mask = mask[layer._loop_mask]

@@ -1,4 +1,4 @@
-r"""Which nodes belong to one graph: sums per graph, and back to the nodes."""
+r"""Sums over the nodes of each graph of a batch."""
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,61 +12,55 @@ from torch_agcn._tracing import can_look, is_traced
 
 
 class OneGraph:
-    r"""All nodes are one graph. What there is per graph has no dimension."""
+    r"""All nodes belong to one graph."""
 
     def of_nodes(self, some: slice) -> 'OneGraph':
-        r"""The same for some of the nodes."""
         return self
 
     def of_edges(self, row: Tensor) -> 'OneGraph':
-        r"""The same for edges that nodes :obj:`row` receive."""
+        r"""The groups of edges that :obj:`row` receives."""
         return self
 
     def graphs(self, x: Tensor,
                edges: Edges) -> Iterator[tuple[Tensor, Edges, Any]]:
-        r"""The features and the edges of each graph, and where the latter
-        stand among all edges.
-        """
+        r"""Yields features, edges and positions of these edges per graph."""
         yield x, edges, slice(None)
 
     def sum(self, value: Tensor) -> Tensor:
-        r"""Sums numbers per node :obj:`[*, N]` to numbers per graph."""
+        r"""Sums :obj:`[*, N]` per graph."""
         return value.sum(-1)
 
     def sum_rows(self, x: Tensor) -> Tensor:
-        r"""Sums rows :obj:`[*, N, F]` to rows per graph."""
+        r"""Sums :obj:`[*, N, F]` per graph."""
         return x.sum(-2)
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
-        r"""The inner product of :obj:`[*, N, F]` and the same per graph."""
+        r"""Inner products of :obj:`[*, N, F]` per graph."""
         if a.dim() > 2 or a.requires_grad or b.requires_grad or is_traced():
             return (a * b).sum((-2, -1))
         return torch.dot(a.reshape(-1), b.reshape(-1))
 
     def rows(self, value: Tensor) -> Tensor:
-        r"""Rows per graph as rows per node."""
+        r"""Expands rows per graph to nodes."""
         return value.unsqueeze(-2)
 
     def numbers(self, value: Tensor) -> Tensor:
-        r"""Numbers per graph as numbers per node :obj:`[*, N, 1]`."""
+        r"""Expands numbers per graph to :obj:`[*, N, 1]`."""
         return value[..., None, None]
 
     def amax(self, x: Tensor) -> Tensor:
-        r"""The largest magnitude per graph, zero where there is none."""
+        r"""The largest absolute value per graph."""
         if x.numel() == 0:
             return x.new_zeros(x.shape[:-2])
         return x.detach().abs().amax((-2, -1))
 
     def mean(self, x: Tensor) -> Tensor:
-        r"""The mean row per graph."""
         total = self.sum(x.new_ones(x.size(-2))).clamp(min=1)
         return self.sum_rows(x) / total.unsqueeze(-1)
 
 
 class ManyGraphs(OneGraph):
-    r"""Nodes are assigned to :obj:`size` graphs by :obj:`batch`. What there
-    is per graph has a dimension :obj:`[*, B]`.
-    """
+    r""":obj:`batch` assigns nodes to :obj:`size` graphs."""
 
     def __init__(self, batch: Tensor, size: int) -> None:
         self.batch, self.size = batch, size
@@ -80,7 +74,7 @@ class ManyGraphs(OneGraph):
     def graphs(self, x: Tensor,
                edges: Edges) -> Iterator[tuple[Tensor, Edges, Any]]:
         nodes = _members(self.batch, self.size)
-        number = torch.empty_like(  # of a node in its graph
+        number = torch.empty_like(  # index of a node in its graph
             self.batch, dtype=torch.long)
         for some in nodes:
             number[some] = torch.arange(some.numel(), device=x.device)
@@ -123,8 +117,8 @@ def _members(batch: Tensor, size: int) -> list[Tensor]:
 def groups_of(owner: str, batch: OptTensor, batch_size: int | None,
               num_nodes: int, edges: Edges | None,
               counts: bool = True) -> OneGraph:
-    r"""The graphs of a batch vector; no vector means one graph. Without
-    :obj:`counts`, a bound of their number will do.
+    r"""Reads a batch vector. Without :obj:`counts`, the number of graphs may
+    be an upper bound.
     """
     if batch is None:
         _checks.check_batch_size(owner, batch_size)

@@ -1,4 +1,4 @@
-r"""Memory that is kept instead of handed back to the system."""
+r"""Settings of the memory allocator."""
 import ctypes
 import platform
 import warnings
@@ -7,24 +7,19 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def keep_memory() -> bool:
-    r"""Lets this process keep the memory of large tensors that are freed, for
-    the next ones, which makes training on large graphs faster.
-    Call it once at the start of a program.
+    r"""Lets the process reuse the memory of large tensors instead of returning
+    it to the system, which is faster on large graphs. Call it once at the
+    start of a program. Needs glibc (Linux), and warns elsewhere.
 
     .. warning::
-        The process keeps the most memory it ever had, and layers that make
-        large tensors for each edge may need several times of it. Where memory
-        is short, start the program with
-        :obj:`LD_PRELOAD=libtcmalloc_minimal.so.4` instead.
+        The process never shrinks, and may need several times the memory. Where
+        memory is short, preload tcmalloc instead.
 
-    Only glibc (Linux) can do it: elsewhere, nothing happens but a warning.
-
-    :rtype: :obj:`bool`, whether it was done
+    :rtype: :obj:`bool`, whether the allocator was set
 
     Example:
         >>> import torch_agcn
-        >>> if torch_agcn.keep_memory():
-        ...     pass  # Large tensors are cheap from here on.
+        >>> is_set = torch_agcn.keep_memory()
     """
     done = False
     if platform.libc_ver()[0] == 'glibc':

@@ -1,13 +1,11 @@
-r"""How layers show themselves."""
 from inspect import signature
 from typing import Any
 
 
 def changed_arguments(layer: Any, base: type,
                       defaults: dict[str, Any]) -> list[str]:
-    r"""The optional arguments of all constructors up to :obj:`base` that are
-    not at their default, as they are passed; where the default is
-    :obj:`None`, :obj:`defaults` says what it stands for.
+    r"""The constructor arguments that differ from their default, where
+    :obj:`defaults` replaces defaults of :obj:`None`.
     """
     found: dict[str, str | None] = {}
     for cls in type(layer).__mro__:
@@ -16,7 +14,7 @@ def changed_arguments(layer: Any, base: type,
         for name, parameter in signature(cls.__init__).parameters.items():
             default = parameter.default
             if default is parameter.empty:
-                found[name] = None  # It is shown in any case.
+                found[name] = None  # always shown
             if name in found:
                 continue
             value = getattr(layer, f'_{name}', getattr(layer, name, None))

@@ -1,6 +1,4 @@
-r"""A sparse matrix in compressed rows, and its fast product with features by
-an embedding bag.
-"""
+r"""Sparse matrix products by embedding bags."""
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,7 @@ from torch_agcn._tracing import (
     uses_custom_ops,
 )
 
-# Fewer numbers stay in the caches, where a product in bfloat16 gains less than
-# it takes to convert them.
+# Below this size, conversion to bfloat16 costs more than it saves.
 LOW_FROM = 2**20
 
 
@@ -25,9 +22,7 @@ ALL = slice(None)
 
 
 def blocks(num_rows: int, width: int) -> list[slice]:
-    r"""Blocks of rows small enough for a cache and for malloc to keep their
-    memory, and large enough for threads.
-    """
+    r"""Blocks of rows that fit into caches."""
     step = max(2**20 // max(width, 1), 1)
     if num_rows <= step:
         return [ALL]
@@ -35,14 +30,11 @@ def blocks(num_rows: int, width: int) -> list[slice]:
 
 
 def take(x: Tensor, some: slice) -> Tensor:
-    r"""Some rows of :obj:`[*, N, F]`."""
     return x if some is ALL else x[..., some, :]
 
 
 def is_low(x: Tensor) -> bool:
-    r"""Whether autocast asks for products with :obj:`x` in bfloat16, and they
-    are faster.
-    """
+    r"""Whether autocast asks for bfloat16 and it is faster."""
     return (x.is_cpu and x.numel() >= LOW_FROM
             and x.dtype in (torch.float32, torch.bfloat16)
             and torch.is_autocast_enabled('cpu')
@@ -51,21 +43,18 @@ def is_low(x: Tensor) -> bool:
 
 
 class CSR:
-    r"""A square matrix, whose row :math:`i` weighs what node :math:`i`
-    receives. No :obj:`value` means that all entries are one.
-    """
+    r"""A square matrix whose entries are one if :obj:`value` is not given."""
 
     def __init__(self, rowptr: Tensor, col: Tensor, value: OptTensor,
                  is_symmetric: bool = False) -> None:
         self.rowptr, self.col, self.value = rowptr, col, value
-        self.is_symmetric = is_symmetric  # as far as is known
+        self.is_symmetric = is_symmetric  # known to be
         self._t: CSR | None = None
-        # What it was made of by `scaled`:
+        # Set by `scaled`:
         self._factors: tuple[CSR, Tensor] | None = None
 
     @classmethod
     def from_edges(cls, edges: Edges, num_nodes: int) -> 'CSR':
-        r"""Sorts edges by the node that receives."""
         row, col, value = edges
         perm, rowptr = _sort(row, num_nodes)
         if perm is None:
@@ -75,28 +64,23 @@ class CSR:
 
     @property
     def num_nodes(self) -> int:
-        r"""The number of rows."""
         return self.rowptr.numel() - 1
 
     @property
     def num_edges(self) -> int:
-        r"""The number of entries."""
         return self.col.numel()
 
     @property
     def edges(self) -> Edges:
-        r"""The entries, row by row."""
         return Edges(self.row, self.col, self.value)
 
     @property
     def row(self) -> Tensor:
-        r"""The row of each entry."""
         return torch.repeat_interleave(self.rowptr.diff(),
                                        output_size=self.col.numel())
 
     @property
     def t(self) -> 'CSR':
-        r"""The transpose; the matrix itself if it is known as symmetric."""
         if self.is_symmetric:
             return self
         if self._t is None and self._factors is not None:
@@ -109,11 +93,11 @@ class CSR:
 
     @lazy_property
     def rounded(self) -> 'Rounded':
-        r"""The same for products in bfloat16."""
+        r"""The matrix for products in bfloat16."""
         return Rounded(self, *(self._factors or (self, None)))
 
     def part(self, begin: int, end: int) -> Edges:
-        r"""Some of the entries, in order."""
+        r"""The entries from :obj:`begin` to :obj:`end`."""
         place = torch.arange(begin, end, dtype=self.rowptr.dtype,
                              device=self.rowptr.device)
         row = torch.searchsorted(self.rowptr, place, right=True) - 1
@@ -121,14 +105,14 @@ class CSR:
                      else self.value[begin:end])
 
     def received(self, dtype: torch.dtype) -> Tensor:
-        r"""The sums of rows."""
+        r"""The row sums."""
         if self.value is None:
             return self.rowptr.diff().to(dtype)
         return self.value.new_zeros(self.num_nodes).index_add(
             0, self.row, self.value)
 
     def sent(self, dtype: torch.dtype) -> Tensor:
-        r"""The sums of columns."""
+        r"""The column sums."""
         value = self.value
         if value is None and can_look(self.col):
             return torch.bincount(self.col, minlength=self.num_nodes).to(dtype)
@@ -137,7 +121,7 @@ class CSR:
         return value.new_zeros(self.num_nodes).index_add(0, self.col, value)
 
     def scaled(self, scale: Tensor) -> 'CSR':
-        r"""Rows and columns multiplied by :obj:`scale`."""
+        r"""Scales rows and columns."""
         value = scale.index_select(0, self.col)
         value = value if self.value is None else value * self.value
         out = self._with(value * scale.index_select(0, self.row))
@@ -145,13 +129,12 @@ class CSR:
         return out
 
     def to(self, dtype: torch.dtype) -> 'CSR':
-        r"""Entries of another type."""
         if self.value is None or self.value.dtype == dtype:
             return self
         return self._with(self.value.to(dtype))
 
     def to_targets(self, num_sources: int) -> 'CSR':
-        r"""Of a bipartite graph, what targets receive."""
+        r"""The rows of the targets of a bipartite graph."""
         first = self.num_edges // 2
         rowptr = torch.cat([self.rowptr.new_zeros(num_sources),
                             self.rowptr[num_sources:] - first])
@@ -159,22 +142,20 @@ class CSR:
                    else self.value[first:])
 
     def kept(self) -> 'CSR':
-        r"""The same to be kept: columns sorted, 32-bit indices where they
-        suffice, and the transpose at hand.
-        """
-        back = self.t  # with sorted columns, and so has its transpose
+        r"""A copy for caches: sorted, 32-bit indices, with its transpose."""
+        back = self.t  # Transposing sorts the columns.
         out, back = back.t._to_int32(), back._to_int32()
         out.is_symmetric = _is_equal(out, back)
         out._t = None if out.is_symmetric else back
         return out
 
     def product(self, x: Tensor) -> Tensor:
-        r"""The product with :obj:`[*, N, F]`, without a gradient."""
+        r"""The product with :obj:`[*, N, F]`, without gradient."""
         dtype = x.dtype if self.value is None else self.value.dtype
         shape, x = x.shape, x.to(dtype)
         if len(shape) == 2:
             return _product(self.rowptr, self.col, self.value, x)
-        # Neighbors are summed once for all the stacked inputs.
+        # Sums neighbors once for all stacked inputs.
         wide = x.movedim(-2, 0).reshape(shape[-2], x.numel() // max(
             shape[-2], 1))
         out = _product(self.rowptr, self.col, self.value, wide)
@@ -184,7 +165,7 @@ class CSR:
     def __call__(self, x: Tensor) -> Tensor:
         if uses_custom_ops():
             return self._compiled_product(x)
-        if is_traced():  # by torch.func, in torch's own operations
+        if is_traced():  # by torch.func
             out = x.index_select(-2, self.col)
             if self.value is not None:
                 out = self.value.unsqueeze(-1) * out
@@ -206,7 +187,7 @@ class CSR:
             shape[-2], *shape[:-2], shape[-1]).movedim(0, -2).contiguous()
 
     def _with(self, value: Tensor) -> 'CSR':
-        # Changes that keep a symmetric matrix symmetric.
+        # Only for values that keep the symmetry.
         return CSR(self.rowptr, self.col, value, self.is_symmetric)
 
     def _to_int32(self) -> 'CSR':
@@ -223,9 +204,7 @@ def _is_equal(a: CSR, b: CSR) -> bool:
 
 
 def _sort(row: Tensor, num_nodes: int) -> tuple[Tensor | None, Tensor]:
-    r"""The order in which :obj:`row` ascends, if it does not so already, and
-    the row pointers.
-    """
+    r"""The sorting permutation (:obj:`None` if sorted) and row pointers."""
     if uses_custom_ops():
         perm, rowptr = torch.ops.torch_agcn.sort(row, num_nodes)
         return perm, rowptr
@@ -238,7 +217,7 @@ def _sort(row: Tensor, num_nodes: int) -> tuple[Tensor | None, Tensor]:
 
 def _order(row: Tensor, num_nodes: int) -> Tensor:
     if row.is_cpu and num_nodes <= 2**16:
-        # NumPy sorts 16-bit numbers by their digits.
+        # NumPy radix-sorts 16-bit integers.
         return torch.from_numpy(np.argsort(row.numpy().astype(np.uint16),
                                            kind='stable'))
     return torch.sort(row, stable=True).indices
@@ -253,8 +232,8 @@ def _product(rowptr: Tensor, col: Tensor, value: OptTensor,
 
 
 class Rounded:
-    r"""A matrix :math:`\mathbf{S} \mathbf{A} \mathbf{S}` whose products are
-    taken in bfloat16, factor by factor, which rounds less.
+    r"""Products with :math:`\mathbf{S} \mathbf{A} \mathbf{S}` in bfloat16, one
+    factor at a time.
     """
 
     def __init__(self, exact: CSR, adj: CSR, scale: OptTensor) -> None:
@@ -265,11 +244,9 @@ class Rounded:
 
     @lazy_property
     def t(self) -> 'Rounded':
-        r"""The transpose."""
         return self if self._exact.is_symmetric else self._exact.t.rounded
 
     def product(self, x: Tensor) -> Tensor:
-        r"""The product with :obj:`[*, N, F]`, without a gradient."""
         value, parts = self._exact.value, blocks(x.size(-2), x.size(-1))
         given = torch.empty_like(x, dtype=torch.bfloat16)
         for some in parts:
@@ -289,7 +266,7 @@ class Rounded:
 
 
 def lead_back(x: Tensor, adj: CSR | Rounded, product: Tensor) -> Tensor:
-    r"""A product that was taken before, with its gradient."""
+    r"""Adds the gradient to a known product."""
     if x.requires_grad and torch.is_grad_enabled():
         return _SpMM.apply(x, adj, [product])
     return product
@@ -304,20 +281,20 @@ class _SpMM(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        # By a call, so that it can be differentiated again:
+        # A call instead of `product` supports double backward:
         return ctx.adj.t(grad).to(ctx.dtype), None, None
 
 
 # Operators for compiled graphs ###############################################
 
-# The compiler turns sums over neighbors into atomic additions, one by one, and
-# slow. These operators it calls as they are.
+# The compiler turns sums over neighbors into slow atomic additions, but calls
+# custom operators as they are.
 
 _LIBRARY = torch.library.Library('torch_agcn', 'FRAGMENT')
 
 
 def define(schema: str, run: Any, fake: Any) -> None:
-    r"""Registers an operator, and the shapes of what it gives out."""
+    r"""Registers an operator and its shape function."""
     name = schema.split('(')[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, run, 'CompositeExplicitAutograd')

@@ -1,4 +1,4 @@
-r"""What torch is doing with us: running, compiling or transforming."""
+r"""Tells whether PyTorch runs, compiles or transforms code."""
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -8,9 +8,8 @@ from torch import Tensor
 
 
 def is_traced() -> bool:
-    r"""Whether operations are compiled, exported or traced, or transformed by
-    :mod:`torch.func` or forward-mode differentiation: no value may then be
-    looked at, and all that is done must be torch's own.
+    r"""Whether values may not be read: code is compiled, exported, traced, or
+    transformed by :mod:`torch.func` or forward-mode differentiation.
     """
     return (torch.compiler.is_compiling()
             or torch._C._are_functorch_transforms_active()
@@ -19,42 +18,35 @@ def is_traced() -> bool:
 
 
 def is_recorded() -> bool:
-    r"""Whether :meth:`torch.jit.trace` runs, in which sizes are tensors."""
+    r"""Whether :meth:`torch.jit.trace` runs."""
     return torch._C._get_tracing_state() is not None
 
 
 def uses_custom_ops() -> bool:
-    r"""Whether a graph is compiled that can call the operators we register;
-    exported programs run without us.
-    """
+    r"""Whether compiled, but not exported, code calls custom operators."""
     exporting = getattr(torch.compiler, 'is_exporting', None)  # torch 2.7
     return torch.compiler.is_dynamo_compiling() and not (
         exporting is not None and exporting())
 
 
 def can_look(value: Tensor) -> bool:
-    r"""Whether looking at values is cheap: no device to wait for, no compiled
-    graph to break.
-    """
+    r"""Whether reading values is cheap."""
     return value.is_cpu and not is_traced()
 
 
 def is_vmapped(grad: Tensor) -> bool:
-    r"""Whether :meth:`torch.autograd.grad` got many gradients at once."""
+    r"""Whether :meth:`torch.autograd.grad` got batched gradients."""
     return (torch._C._functorch.is_legacy_batchedtensor(grad)
             or torch._C._functorch.is_batchedtensor(grad))
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    r"""The type sums over nodes and edges are taken in."""
+    r"""The type of sums over nodes and edges."""
     return torch.promote_types(dtype, torch.float32)
 
 
 class lazy_property:  # noqa: N801
-    r"""A property that is computed when it is first read, as
-    :class:`functools.cached_property`, but without the lock that
-    :meth:`torch.compile` does not know.
-    """
+    r"""A cached property that :meth:`torch.compile` supports."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__

@@ -1,4 +1,4 @@
-r"""Chance edges before training, and over-smoothing while a model trains."""
+r"""Diagnoses chance edges and over-smoothing."""
 import inspect
 import math
 import threading
@@ -34,8 +34,7 @@ MEASURES = [functional.dirichlet_energy, functional.relative_energy,
 
 
 class ChanceEdges(NamedTuple):
-    r"""How alike the ends of edges are beside random pairs of nodes, see
-    :meth:`chance_edges`.
+    r"""The result of :meth:`chance_edges`.
 
     Example:
         >>> ChanceEdges((0.6, 0.5), similarity=torch.tensor([0.0, 0.9]),
@@ -52,7 +51,7 @@ class ChanceEdges(NamedTuple):
     similarity: Tensor
     #: The similarity of each random pair.
     of_random: Tensor
-    #: The weight of each undirected edge, by which it counts.
+    #: The weight of each undirected edge.
     weight: Tensor
 
     @property
@@ -61,8 +60,8 @@ class ChanceEdges(NamedTuple):
         return self.shares[-1]
 
     def plot(self) -> Any:
-        r"""Draws both distributions, that of random pairs as high as chance
-        edges explain it, as a :class:`matplotlib.figure.Figure`.
+        r"""Plots the similarities of all edges and of chance edges as a
+        :class:`matplotlib.figure.Figure`.
         """
         name = 'ChanceEdges.plot'
         _optional('matplotlib', name)
@@ -103,8 +102,8 @@ def chance_edges(
     edge_weight: OptTensor = None,
     steps: int = 2,
 ) -> ChanceEdges:
-    r"""Estimates without labels which share of the edges joins nodes that are
-    no more alike than random pairs, by the similarities :math:`s` of
+    r"""Estimates, without labels, the share of edges whose ends are no more
+    similar than random pairs of nodes, by the similarities :math:`s` of
     :meth:`~torch_agcn.functional.anisotropic_weights`
 
     .. math::
@@ -113,13 +112,8 @@ def chance_edges(
         over random pairs}.
 
     Args:
-        x (torch.Tensor): The node features, dense or sparse.
-        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
-            (transposed) adjacency matrix.
-        edge_weight (torch.Tensor, optional): The edge weights, by which edges
-            are counted. (default: :obj:`None`)
-        steps (int, optional): How often neighborhoods are summed before they
-            are compared. (default: :obj:`2`)
+        x, edge_index, edge_weight, steps: As in
+            :meth:`~torch_agcn.functional.anisotropic_weights`.
 
     :rtype: :class:`ChanceEdges`
 
@@ -147,21 +141,19 @@ def chance_edges(
 
 
 class Record(NamedTuple):
-    r"""What one layer gave out in one forward pass, by the measures of
-    :mod:`torch_agcn.functional`, averaged over the graphs of a batch.
+    r"""The measures of the output of one layer, averaged over the graphs of a
+    batch.
 
     Example:
         >>> Record(0, 1, 'conv1', 'train', dirichlet_energy=4.0,
-        ...        relative_energy=0.5, mean_average_distance=0.2)._asdict()
-        {'epoch': 0, 'layer': 1, 'name': 'conv1', 'mode': 'train',
-         'dirichlet_energy': 4.0, 'relative_energy': 0.5,
-         'mean_average_distance': 0.2, 'gate': None, 'gates': ()}
+        ...        relative_energy=0.5, mean_average_distance=0.2).layer
+        1
     """
 
     #: The epoch, from zero on.
     epoch: int
-    #: The number of the layer in the order of the forward pass; zero is what
-    #: the first one gets.
+    #: The position of the layer in the forward pass; zero is the input of the
+    #: first layer.
     layer: int
     #: The name of the layer in the model, or ``'input'``.
     name: str
@@ -170,43 +162,38 @@ class Record(NamedTuple):
     dirichlet_energy: float
     relative_energy: float
     mean_average_distance: float
-    #: The gate of an :class:`~torch_agcn.nn.conv.AGCNConv`, the mean of all
-    #: steps if there are many.
+    #: The mean gate over the hops of a
+    #: :class:`~torch_agcn.nn.conv.GatedDiffusion` layer.
     gate: float | None = None
-    #: The gate of each step.
+    #: The gate of each hop.
     gates: tuple[float, ...] = ()
 
 
 class SmoothnessRecorder:
-    r"""Records how smooth the features are in each layer of any PyG model:
+    r"""Records the smoothness of the features in each layer of a PyG model:
     :meth:`~torch_agcn.functional.dirichlet_energy`,
     :meth:`~torch_agcn.functional.relative_energy`,
-    :meth:`~torch_agcn.functional.mean_average_distance`, and the gate where
-    there is one.
-    Where a model over-smooths, the latter two measures fall towards zero.
+    :meth:`~torch_agcn.functional.mean_average_distance`, and the gate, if any.
+    Relative energy and mean average distance fall towards zero in models that
+    over-smooth.
 
-    Layers are watched through forward hooks, and nothing that the model
-    computes changes.
-    In each epoch, counted by :meth:`step`, the first forward pass in training
-    mode and the first one in evaluation mode are measured.
+    Forward hooks measure the first forward pass in training mode and the first
+    one in evaluation mode of each epoch, without changing outputs.
 
     .. note::
-        Layers that cannot be measured (a tuple :obj:`x`, no
-        :obj:`edge_index`, negative weights) are left out with a warning, see
-        :obj:`skipped`.
-        A model made by :meth:`torch.compile` is not measured: call the model
-        it was made of in the epochs of interest.
+        Layers that cannot be measured (a tuple :obj:`x`, no :obj:`edge_index`,
+        negative weights) are skipped with a warning, see :obj:`skipped`. Calls
+        of a model compiled by :meth:`torch.compile` are not measured.
 
     Args:
         model (torch.nn.Module): The model.
-        every (int, optional): The number of epochs from one that is measured
-            to the next. (default: :obj:`1`)
-        modules (List[str], optional): The names of the modules to watch, as
-            in :meth:`~torch.nn.Module.named_modules`. Those which are not
-            called with a graph (*e.g.*, a normalization) are measured on the
-            one of the layer before, or of the model.
-            By default, all :class:`~torch_geometric.nn.conv.MessagePassing`
-            layers are watched. (default: :obj:`None`)
+        every (int, optional): Measures every so many epochs.
+            (default: :obj:`1`)
+        modules (List[str], optional): The names of the modules to measure.
+            Those called without a graph (*e.g.*, a normalization) use that of
+            the previous layer or of the model. By default, all
+            :class:`~torch_geometric.nn.conv.MessagePassing` layers.
+            (default: :obj:`None`)
 
     Example:
         >>> from torch_geometric.nn import GCN
@@ -215,20 +202,17 @@ class SmoothnessRecorder:
         >>> model = GCN(3, 16, num_layers=2)
         >>> with SmoothnessRecorder(model, every=10) as recorder:
         ...     for epoch in range(20):
-        ...         out = model(x, edge_index)  # and the rest of the training
+        ...         out = model(x, edge_index)
         ...         recorder.step()
-        >>> [(r.epoch, r.layer, r.name) for r in recorder.records[:4]]
-        [(0, 0, 'input'), (0, 1, 'convs.0'), (0, 2, 'convs.1'),
-         (10, 0, 'input')]
-        >>> recorder.records[0].dirichlet_energy
-        4.0
+        >>> [(r.epoch, r.layer, r.name) for r in recorder.records[:3]]
+        [(0, 0, 'input'), (0, 1, 'convs.0'), (0, 2, 'convs.1')]
     """
 
-    #: What was measured, in order.
+    #: The records, in the order of measurement.
     records: list[Record]
-    #: What could not be measured, by name, and why.
+    #: The reason why a module was skipped, by name.
     skipped: dict[str, str]
-    #: The number of the current epoch.
+    #: The current epoch.
     epoch: int
 
     def __init__(self, model: Module, every: int = 1,
@@ -243,17 +227,17 @@ class SmoothnessRecorder:
         self.epoch = 0
         self._layers = _find_layers(self.model, modules)
         self._handles: list[Any] = []
-        self._modes: set[str] = set()  # of this epoch, measured already
+        self._modes: set[str] = set()  # measured in this epoch
         self._pass = _Pass()
         self._input = _Input()
         self.attach()
 
     def attach(self) -> 'SmoothnessRecorder':
-        r"""Watches the model again after :meth:`detach`."""
+        r"""Registers the hooks again after :meth:`detach`."""
         if self._handles:
             return self
-        # Where the model itself is the layer, it must be looked at before the
-        # end of the pass:
+        # If the model itself is a layer, it must be measured before `_end`
+        # runs:
         self._handles = [
             module.register_forward_hook(_Hook(partial(self._look, name)),
                                          with_kwargs=True)
@@ -268,7 +252,7 @@ class SmoothnessRecorder:
         return self
 
     def detach(self) -> None:
-        r"""Leaves the model alone; the records stay."""
+        r"""Removes the hooks and keeps the records."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -282,24 +266,24 @@ class SmoothnessRecorder:
         self.detach()
 
     def step(self) -> None:
-        r"""Ends an epoch; to be called once at the end of each."""
+        r"""Ends an epoch."""
         self.epoch += 1
         self._modes.clear()
 
     def to_dataframe(self) -> Any:
-        r"""The records as a :class:`pandas.DataFrame`, a row for each."""
+        r"""Returns the records as a :class:`pandas.DataFrame`."""
         pandas = _optional('pandas', f'{NAME}.to_dataframe')
         frame = pandas.DataFrame(self.records, columns=Record._fields)
         return frame.astype({'gate': float})
 
     def plot(self, mode: str | None = None) -> Any:
-        r"""Draws all measures against the layers for some epochs, and against
-        the epochs for some layers, as a :class:`matplotlib.figure.Figure`.
+        r"""Plots all measures by layer and by epoch as a
+        :class:`matplotlib.figure.Figure`.
 
         Args:
             mode (str, optional): The passes to show, :obj:`"train"` or
-                :obj:`"eval"`. By default, those in evaluation mode if there
-                are some. (default: :obj:`None`)
+                :obj:`"eval"`. By default, :obj:`"eval"` if recorded.
+                (default: :obj:`None`)
         """
         _optional('matplotlib', f'{NAME}.plot')
         modes = {record.mode for record in self.records}
@@ -334,8 +318,8 @@ class SmoothnessRecorder:
             return
         this = self._pass
         if not this.in_call and name in this.names:
-            # Layers are called from elsewhere (`model.encode`, say), where
-            # the only sign of another pass is that a layer comes again.
+            # Outside of `model.forward` (e.g. in `model.encode`), a new pass
+            # begins when a layer is called again.
             this.start()
         this.names.add(name)
         if this.mode is None:
@@ -345,7 +329,7 @@ class SmoothnessRecorder:
         if this.mode == '':
             return
 
-        # Layers may hand out more than features, e.g. attention weights:
+        # Layers may return more than features, e.g. attention weights:
         out = out[0] if isinstance(out, (tuple, list)) and out else out
         device = out.device.type if isinstance(out, Tensor) else 'cpu'
         with torch.no_grad(), torch.autocast(device, enabled=False):
@@ -386,7 +370,7 @@ class SmoothnessRecorder:
 
 
 class _Hook:
-    r"""Does nothing in copies and pickles of the model."""
+    r"""A hook that is inactive in copies and pickles of the model."""
 
     def __init__(self, call: Any = None) -> None:
         self.call = call
@@ -403,7 +387,7 @@ class _Hook:
 
 
 class _Call(NamedTuple):
-    r"""What a layer, or the model, was called with."""
+    r"""The arguments of a call."""
 
     x: Any = None
     edge_index: Any = None
@@ -422,7 +406,7 @@ def _measure(x: Any, call: _Call) -> list[float]:
     for measure in MEASURES:
         args = call.edge_index, call.edge_weight, batch
         value = measure(x, *args).mean()
-        if not value.isfinite():  # It may have one in double precision.
+        if not value.isfinite():  # try double precision
             value = measure(x.double(), *args).mean()
         found.append(float(value))
     return found
@@ -439,12 +423,11 @@ _Key = tuple[Any, list[OptTensor]]  # settings, and tensors to compare
 
 
 class _Input:
-    r"""The measures of the latest input in each mode. Whether features are the
-    same is told by a random projection, with columns scaled by their largest
-    value: NumPy changes them without a version counter.
-    """
+    r"""Caches the measures of the latest input of each mode."""
 
     def __init__(self) -> None:
+        # Features are compared by a random projection: NumPy changes them
+        # without a version counter.
         self.known: dict[str | None, tuple[Tensor, _Key, list[float]]] = {}
 
     def measure(self, call: _Call, mode: str | None) -> list[float]:
@@ -452,7 +435,7 @@ class _Input:
         if not isinstance(x, Tensor) or not x.is_floating_point() or (
                 x.dim() < 2 or x.size(-1) < 32 or x.layout not in (
                     torch.strided, torch.sparse_coo, torch.sparse_csr)):
-            # It cannot be measured, or that costs little.
+            # It cannot be measured, or is cheap to measure.
             return _measure(x, call)
         for direction, key, found in list(self.known.values()):
             if direction.size(0) == x.size(-1) and (
@@ -470,7 +453,7 @@ class _Input:
 
 
 def _direction(x: Tensor) -> Tensor:
-    r"""A random number for each column, by the scale of the column."""
+    r"""A random vector, scaled by the largest value of each column."""
     generator = torch.Generator()
     generator.seed()
     out = torch.rand(x.size(-1), generator=generator, dtype=torch.double)
@@ -502,7 +485,7 @@ def _is_equal(a: _Key, b: _Key) -> bool:
 
 
 class _Pass(threading.local):
-    r"""The state of a forward pass; replicas run in threads of their own."""
+    r"""The state of a forward pass, one per thread for replicas."""
 
     def __init__(self) -> None:
         self.start()
@@ -512,14 +495,14 @@ class _Pass(threading.local):
         self.in_call = in_call
         self.names: set[str] = set()
         self.layer = 0
-        self.mode: str | None = None  # Empty if not to be measured.
+        self.mode: str | None = None  # '' if not to be measured
 
 
 def _read_call(module: Module, args: Any, kwargs: Any) -> _Call:
     try:
         signature = inspect.signature(module.forward)
         found = dict(signature.bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):  # It does not tell.
+    except (TypeError, ValueError):  # no signature
         found = {**{str(i): v for i, v in enumerate(args)}, **kwargs}
     values = list(found.values())
     if values and isinstance(values[0], Data):
@@ -527,7 +510,7 @@ def _read_call(module: Module, args: Any, kwargs: Any) -> _Call:
         values = list(found.values())
     x = found.get('x', values[0] if values else None)
     edge_index = found.get('edge_index')
-    if edge_index is None:  # No other tensor is sparse, whatever its name.
+    if edge_index is None:  # The graph may have another name.
         edge_index = next((v for v in values if v is not x and (
             isinstance(v, EdgeIndex) or is_sparse(v))), None)
     weight, batch = found.get('edge_weight'), found.get('batch')
@@ -540,9 +523,7 @@ def _read_call(module: Module, args: Any, kwargs: Any) -> _Call:
 
 
 def _complete(call: _Call, out: Any, module: Module, latest: _Call) -> _Call:
-    r"""Adds what a layer was not called with, or says why it cannot be
-    measured.
-    """
+    r"""Adds missing arguments, or raises why a layer cannot be measured."""
     if isinstance(call.x, (tuple, list)):
         raise ValueError('it was called with a tuple of node features, and '
                          'the measures are not defined between nodes of two '
@@ -574,7 +555,6 @@ def _unwrap(model: Module) -> Module:
 
 def _find_layers(model: Module,
                  names: Iterable[str] | None) -> dict[str, Module]:
-    r"""The modules to watch, by name."""
     found = dict(model.named_modules())
     if names is None:
         layers = {k: v for k, v in found.items()
@@ -614,7 +594,7 @@ def _optional(package: str, user: str) -> Any:
 
 
 def _some(values: list[int], count: int) -> list[int]:
-    r"""At most so many of sorted values, the first and the last among them."""
+    r"""At most :obj:`count` values, with the first and the last."""
     if len(values) <= count:
         return values
     step = (len(values) - 1) / (count - 1)
@@ -659,6 +639,7 @@ def _draw(records: list[Record]) -> Any:
         _scale(left, [v for r in records if (v := getattr(r, key))])
     for ax in axes.flat:
         ax.grid(alpha=0.3)
+    figure.align_ylabels()
     return figure
 
 
@@ -672,18 +653,17 @@ def _points(records: list[Record], x: str,
 
 
 def _scale(ax: Any, values: list[float]) -> None:
-    r"""A logarithmic axis for values over a decade or more, from zero on for
-    others; few ticks.
-    """
+    r"""Sets a logarithmic axis for values over a decade or more."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     decades = math.log10(max(values) / min(values)) if values else 0
     if decades < 1:
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.08 * max(values, default=1))
         ax.yaxis.set_major_locator(MaxNLocator(4))
         return
     ax.set_yscale('log')
     ax.yaxis.set_major_locator(LogLocator(
         subs=(1, 3) if decades < 2 else (1, ), numticks=5))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter('{x:g}')
+    if min(values) > 1e-4 and max(values) < 1e5:  # else powers of ten
+        ax.yaxis.set_major_formatter('{x:g}')

@@ -1,4 +1,4 @@
-r"""How smooth features are on a graph, and what the gate makes of it."""
+r"""Measures of smoothness, the gate, and anisotropic edge weights."""
 import warnings
 
 import torch
@@ -40,27 +40,23 @@ def dirichlet_energy(
 
     .. math::
         \textrm{tr}(\mathbf{X}^{\top} \mathbf{L} \mathbf{X}) = \frac{1}{2}
-        \sum_{i,j} A_{ij} {\| \mathbf{x}_i - \mathbf{x}_j \|}^2,
-
-    which is zero for features that are constant on every connected component.
+        \sum_{i,j} A_{ij} {\| \mathbf{x}_i - \mathbf{x}_j \|}^2.
 
     Args:
-        x (torch.Tensor): The node features
-            :math:`\mathbf{X} \in \mathbb{R}^{N \times F}`, dense or sparse;
-            with leading dimensions, one energy is computed for each of them.
-        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
-            (transposed) adjacency matrix.
-        edge_weight (torch.Tensor, optional): The edge weights :math:`A_{ij}
-            \geq 0`. (default: :obj:`None`)
-        batch (torch.Tensor, optional): The batch vector
-            :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
-            each node to a graph. (default: :obj:`None`)
-        batch_size (int, optional): The number of graphs :math:`B`.
-            Automatically calculated if not given, except under
-            :meth:`torch.compile`. (default: :obj:`None`)
+        x (torch.Tensor): The node features of shape :obj:`[*, N, F]`, dense or
+            sparse.
+        edge_index (torch.Tensor or SparseTensor): The edge indices or the
+            transposed adjacency matrix.
+        edge_weight (torch.Tensor, optional): The non-negative edge weights.
+            (default: :obj:`None`)
+        batch (torch.Tensor, optional): The batch vector :math:`\mathbf{b} \in
+            {\{ 0, \ldots, B-1\}}^N`. (default: :obj:`None`)
+        batch_size (int, optional): The number of graphs :math:`B`, required
+            with :obj:`batch` under :meth:`torch.compile`.
+            (default: :obj:`None`)
 
-    :rtype: :class:`torch.Tensor`, one number, or one per graph if
-        :obj:`batch` is given
+    :rtype: :class:`torch.Tensor` of shape :obj:`[*]`, or :obj:`[*, B]` with
+        :obj:`batch`
 
     Example:
         >>> x = torch.tensor([[0.], [1.], [3.]])
@@ -90,10 +86,9 @@ def relative_energy(
         \mathbf{\tilde{A}} \mathbf{\tilde{D}}^{-1/2}, \quad \mathbf{X}_c =
         \mathbf{X} - \mathbf{v} \mathbf{v}^{\top} \mathbf{X},
 
-    where :math:`\mathbf{\tilde{A}} = \mathbf{A} + \mathbf{I}`, and
-    :math:`\mathbf{v} \propto \mathbf{\tilde{D}}^{1/2} \mathbf{1}` is the
-    direction that :math:`\mathbf{P}` keeps.
-    It is zero where :math:`\mathbf{X}_c` vanishes.
+    where :math:`\mathbf{\tilde{A}} = \mathbf{A} + \mathbf{I}` and
+    :math:`\mathbf{v} \propto \mathbf{\tilde{D}}^{1/2} \mathbf{1}`. It is zero
+    where :math:`\mathbf{X}_c` vanishes.
 
     In directed graphs, :math:`\mathbf{\tilde{D}}` are the in-degrees, and it
     is the Dirichlet energy of :math:`\mathbf{\tilde{D}}^{-1/2} \mathbf{X}`
@@ -102,11 +97,8 @@ def relative_energy(
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
             :meth:`dirichlet_energy`.
-        add_self_loops (bool, optional): If set to :obj:`False`, takes
-            :math:`\mathbf{A}` for :math:`\mathbf{\tilde{A}}`.
-            (default: :obj:`True`)
-
-    :rtype: :class:`torch.Tensor`
+        add_self_loops (bool, optional): If set to :obj:`False`,
+            :math:`\mathbf{\tilde{A}} = \mathbf{A}`. (default: :obj:`True`)
 
     Example:
         >>> x = torch.tensor([[1.], [-1.]])
@@ -131,8 +123,8 @@ def mean_average_distance(
     batch_size: int | None = None,
 ) -> Tensor:
     r"""The Mean Average Distance (MAD) from the `"Measuring and Relieving the
-    Over-smoothing Problem for Graph Neural Networks from the Topological
-    View" <https://arxiv.org/abs/1909.03211>`_ paper
+    Over-smoothing Problem for Graph Neural Networks from the Topological View"
+    <https://arxiv.org/abs/1909.03211>`_ paper
 
     .. math::
         \frac{1}{|\mathcal{V}|} \sum_{i \in \mathcal{V}}
@@ -140,15 +132,13 @@ def mean_average_distance(
         \frac{\mathbf{x}_i^{\top} \mathbf{x}_j}{\| \mathbf{x}_i \|
         \| \mathbf{x}_j \|} \right)
 
-    over all nodes :math:`\mathcal{V}` that have neighbors, without
-    self-loops. Two zero vectors have distance :obj:`0` from each other, and
-    distance :obj:`1` from any other vector.
+    over all nodes :math:`\mathcal{V}` with neighbors, without self-loops. A
+    zero vector has distance :obj:`0` from zero vectors and :obj:`1` from
+    others.
 
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
-            :meth:`dirichlet_energy`; neighbors are averaged by weight.
-
-    :rtype: :class:`torch.Tensor`
+            :meth:`dirichlet_energy`; edge weights weigh neighbors.
 
     Example:
         >>> x = torch.tensor([[1., 0.], [0., 2.]])
@@ -175,14 +165,12 @@ def anisotropic_gate(energy: Tensor, beta: float | Tensor) -> Tensor:
     .. math::
         g(s) = 1 - \exp(-\beta s^2).
 
-    Neither the gate nor its gradient is ever :obj:`NaN` or infinite; an
-    energy of :obj:`NaN` counts as infinite.
+    Values and gradients are always finite; an energy of :obj:`NaN` counts as
+    infinite.
 
     Args:
-        energy (torch.Tensor): The energies :math:`s`, of any shape.
+        energy (torch.Tensor): The energies :math:`s`.
         beta (float or torch.Tensor): The sharpness :math:`\beta \geq 0`.
-
-    :rtype: :class:`torch.Tensor`
 
     Example:
         >>> anisotropic_gate(torch.tensor([0., 1., 1e30]), beta=1.0)
@@ -202,8 +190,7 @@ def anisotropic_weights(
     batch: OptTensor = None,
     batch_size: int | None = None,
 ) -> Tensor:
-    r"""Edge weights under which edges between unrelated nodes hardly count:
-    the probabilities
+    r"""The edge weights times the probabilities
 
     .. math::
         c_{ij} = 1 - \pi \frac{f_0(s_{ij})}{f(s_{ij})}, \quad s_{ij} =
@@ -211,27 +198,25 @@ def anisotropic_weights(
         A_{ij} \mathbf{u}_i), \quad \mathbf{h}_i = \mathbf{u}_i + \sum_k
         c_{ik} A_{ik} \mathbf{u}_k
 
-    that edges are not there by chance, times the given weights.
-    :math:`\mathbf{u}_i = \mathbf{x}_i / \| \mathbf{x}_i \| - \textrm{mean}`
-    are directions, :math:`f` and :math:`f_0` the distributions of
-    similarities :math:`s` over edges and over random pairs of nodes, and
-    :math:`\pi` is the share of chance edges, see
-    :meth:`~torch_agcn.diagnostics.chance_edges`.
-    The weights :math:`A_{ij}` are taken in both directions and relative to
-    their mean.
+    that edges are not there by chance, where :math:`\mathbf{u}_i =
+    \mathbf{x}_i / \| \mathbf{x}_i \| - \textrm{mean}`, :math:`f` and
+    :math:`f_0` are the distributions of :math:`s` over edges and over random
+    pairs of nodes, and :math:`\pi` is the share of chance edges, see
+    :meth:`~torch_agcn.diagnostics.chance_edges`. :math:`A_{ij}` is the weight
+    in both directions relative to its mean.
 
     .. warning::
-        If :math:`\pi \geq 0.9` by features alone, features cannot tell a
-        wrong edge from a right one, and all weights stay as they are.
+        If :math:`\pi \geq 0.9` is possible by features alone, weights stay
+        as they are, with a warning.
 
     Args:
         x, edge_index, edge_weight, batch, batch_size: As in
-            :meth:`dirichlet_energy`, without leading dimensions.
-        steps (int, optional): How often neighborhoods are summed with the
-            weights found before. (default: :obj:`2`)
+            :meth:`dirichlet_energy`, with :obj:`x` of shape :obj:`[N, F]`.
+        steps (int, optional): How often :math:`\mathbf{h}` is computed anew
+            with the latest :math:`c`. (default: :obj:`2`)
 
-    :rtype: :class:`torch.Tensor`, a weight for each edge in the order of
-        :obj:`edge_index`, or row by row of a sparse matrix, without gradient
+    :rtype: :class:`torch.Tensor`, the weight of each edge (row by row of a
+        sparse matrix), without gradient
 
     Example:
         >>> x = torch.eye(2).repeat_interleave(5, dim=0)
@@ -262,7 +247,7 @@ def anisotropic_weights(
 def _read(owner: str, x: Tensor, edge_index: Adj, edge_weight: OptTensor,
           batch: OptTensor,
           batch_size: int | None) -> tuple[Tensor, Edges, OneGraph]:
-    r"""Features to take sums of, edges, and the graphs of the nodes."""
+    r"""Returns checked features, edges and groups."""
     _checks.check_features(owner, x)
     _checks.check_devices(owner, x.device, edge_index=edge_index,
                           edge_weight=edge_weight, batch=batch)
@@ -283,18 +268,16 @@ def _laplacian(x: Tensor, edge_index: Adj, edges: Edges) -> Laplacian:
 
 def _distances(x: Tensor, L: Laplacian,
                groups: OneGraph) -> tuple[Tensor, Tensor]:
-    r"""The mean cosine distance of each node to its neighbors, and whether it
-    has any.
-    """
-    # Unit vectors, centred. Then 1 - cos is half a squared distance, which
-    # does not cancel. Zero vectors have a direction of their own.
+    r"""The mean cosine distance to neighbors, and whether there are any."""
+    # Of centred unit vectors, 1 - cos is half a squared distance, which does
+    # not cancel. Zero vectors get an additional axis.
     x = x if x.size(-1) > 0 else torch.nn.functional.pad(x, (0, 1))
     parts = _columns(x)
     top = torch.cat([x[..., some].detach().abs().amax(-1, keepdim=True)
                      for some in parts], dim=-1).amax(-1, keepdim=True)
     top = torch.where(top > 0, top, 1.0)
     if not can_look(x) or not bool(((top > 1e-12) & (top < 1e12)).all()):
-        x = x / top  # whose squares are in range
+        x = x / top  # keeps squares in range
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     is_zero = length == 0
     unit = torch.where(is_zero, 1.0, length)
@@ -315,7 +298,7 @@ def _distances(x: Tensor, L: Laplacian,
 
 
 def _columns(x: Tensor) -> list[slice]:
-    r"""Blocks of columns, small enough to stay in the processor's cache."""
+    r"""Blocks of columns that fit into the processor's cache."""
     width, step = x.size(-1), max(2**18 // max(x.size(-2), 1), 16)
     if not can_look(x) or x.requires_grad or width <= step:
         return [slice(None)]

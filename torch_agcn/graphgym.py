@@ -1,6 +1,5 @@
-r"""Registers AGCN with PyG's GraphGym: after :obj:`import
-torch_agcn.graphgym`, a configuration can ask for :obj:`gnn.layer_type:
-agcnconv`, with its arguments in the group :obj:`agcn`.
+r"""Registers the GraphGym layer :obj:`agcnconv`, with its arguments in the
+configuration group :obj:`agcn`, on import.
 """
 from typing import Any
 
@@ -21,13 +20,13 @@ except ImportError as error:
 
 @register_config('agcn')  # type: ignore[untyped-decorator]
 def set_agcn_config(cfg: Any) -> None:
-    r"""The defaults of the group :obj:`agcn`: the paper's layer.
+    r"""Sets the defaults of the group :obj:`agcn`.
 
     Example:
         >>> cfg = CN()
         >>> set_agcn_config(cfg)
-        >>> cfg.agcn.energy, cfg.agcn.beta
-        ('total', None)
+        >>> cfg.agcn.energy
+        'total'
     """
     _checks.check_kind('set_agcn_config', CN, "pass GraphGym's 'cfg'",
                        cfg=cfg)
@@ -45,13 +44,12 @@ def set_agcn_config(cfg: Any) -> None:
 
 @register_layer('agcnconv')
 class AGCNConvLayer(torch.nn.Module):
-    r"""The :class:`~torch_agcn.nn.conv.AGCNConv` layer on GraphGym's batches.
+    r"""The :class:`~torch_agcn.nn.conv.AGCNConv` layer for GraphGym.
 
     Args:
-        layer_config (LayerConfig): GraphGym's description of the layer.
+        layer_config (LayerConfig): The configuration of the layer.
 
     Example:
-        >>> from torch_geometric.data import Data
         >>> layer = AGCNConvLayer(LayerConfig(dim_in=3, dim_out=2))
         >>> layer(Data(x=torch.eye(3), edge_index=torch.tensor(
         ...     [[0, 1, 1, 2], [1, 0, 2, 1]]))).x.shape
@@ -70,7 +68,6 @@ class AGCNConvLayer(torch.nn.Module):
             **{k: v for k, v in options.items() if v is not None})
 
     def forward(self, batch: Any) -> Any:
-        r"""Replaces the features of a batch."""
         _checks.check_kind('AGCNConvLayer', Data, "pass a batch, as a 'Data' "
                            'object', batch=batch)
         batch.x = self.model(batch.x, batch.edge_index,

@@ -1,7 +1,7 @@
 r"""Co-training and self-training from the `"Deeper Insights into Graph
 Convolutional Networks for Semi-Supervised Learning"
-<https://arxiv.org/abs/1801.07606>`_ paper: nodes that a random walk or a
-trained model is most sure of are trained on as if they had a label.
+<https://arxiv.org/abs/1801.07606>`_ paper, which add confident nodes to the
+training set.
 
 .. code-block:: python
 
@@ -11,11 +11,11 @@ trained model is most sure of are trained on as if they had a label.
     loss = F.cross_entropy(out[more.train_mask],
                            more.pseudo_y[more.train_mask])
 
-Only the entries :obj:`y[train_mask]` are ever read.
+Of :obj:`y`, only :obj:`y[train_mask]` is read.
 
 .. warning::
-    Without :obj:`exclude`, nodes of the test set may be added, as in the
-    paper. Measure accuracy by :obj:`y`, never by :obj:`pseudo_y`.
+    Without :obj:`exclude`, test nodes may be added, as in the paper. Measure
+    accuracy by :obj:`y`, not by :obj:`pseudo_y`.
 """
 import math
 from collections.abc import Sequence
@@ -38,24 +38,22 @@ __all__ = [
     'union',
 ]
 
-# Steps of conjugate gradients before the matrix is factorised instead: the
-# former are fast where all nodes are near each other, the latter where they
-# are far apart (and factors therefore sparse).
+# Steps of conjugate gradients before the matrix is factorised instead, which
+# is faster on graphs of large diameter.
 MAX_STEPS = 1000
-# Scores of nodes times classes, 16 GB: more are refused unless asked for.
+# The most scores (16 GB) without an explicit number of classes.
 MAX_SCORES = 2**31
-# The number of classes that there may be if there are fewer nodes.
+# The number of classes that is allowed even with fewer nodes.
 MAX_CLASSES = 2**20
 
 
 class Expansion(NamedTuple):
-    r"""Which nodes to train on, and with which labels.
+    r"""An expanded training set.
 
     Args:
-        train_mask (torch.Tensor): The nodes that had a label and those that
-            were added.
-        pseudo_y (torch.Tensor): The labels to train on, and :obj:`-1` outside
-            of :obj:`train_mask`.
+        train_mask (torch.Tensor): The labelled and the added nodes.
+        pseudo_y (torch.Tensor): The labels to train on, :obj:`-1` outside of
+            :obj:`train_mask`.
 
     Example:
         >>> more = Expansion(torch.tensor([True, True, False]),
@@ -83,26 +81,24 @@ def expansion_size(
         \quad \textrm{with} \quad \eta = \frac{N}{\bar{d}^{\,\tau}},
 
     where :math:`n_c` denotes the number of labels of class :math:`c` and
-    :math:`\bar{d}` the mean number of neighbors.
+    :math:`\bar{d}` the mean degree.
 
     Args:
-        edge_index (torch.Tensor or SparseTensor): The edge indices, or the
+        edge_index (torch.Tensor or SparseTensor): The edge indices or the
             adjacency matrix. Self-loops and weights do not count.
         y (torch.Tensor): The labels.
-        train_mask (torch.Tensor): The nodes whose labels are known.
-        num_layers (int, optional): The number :math:`\tau` of layers of the
-            model that will be trained. (default: :obj:`2`)
-        factor (int, optional): The number in place of three.
-            (default: :obj:`3`)
-        num_classes (int, optional): The number of classes. By default, one
-            more than the largest label. (default: :obj:`None`)
+        train_mask (torch.Tensor): The labelled nodes.
+        num_layers (int, optional): The number of layers :math:`\tau` of the
+            model. (default: :obj:`2`)
+        factor (int, optional): The factor of :math:`\eta`. (default: :obj:`3`)
+        num_classes (int, optional): The number of classes. By default, the
+            largest label plus one. (default: :obj:`None`)
 
     Example:
-        >>> ring = torch.tensor([[0, 1, 2, 3, 1, 2, 3, 0],
-        ...                      [1, 2, 3, 0, 0, 1, 2, 3]])
-        >>> y = torch.tensor([0, 1, 1, -1])
-        >>> expansion_size(ring, y, y >= 0)
-        tensor([1, 2])
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> y = torch.tensor([0, 1, 1])
+        >>> expansion_size(edge_index, y, y >= 0)
+        tensor([1, 3])
     """
     owner = 'expansion_size'
     num_classes = _num_classes(_check_labels(y, train_mask, owner),
@@ -118,8 +114,7 @@ def expansion_size(
         raise ValueError(f"'{owner}' got a graph without edges; say yourself "
                          f'how many nodes are to be added for each class')
     count = torch.bincount(y[train_mask], minlength=num_classes)
-    # In whole numbers, as rounding must not take away one of the nodes; and
-    # no more than there are, as the numbers may be too large for a tensor.
+    # Integers avoid rounding errors, and the bound avoids overflow.
     above = factor * N**(num_layers + 1)
     below = E**num_layers * int(count.sum())
     return torch.tensor([min(above * n // below, N) for n in count.tolist()],
@@ -141,29 +136,23 @@ def partially_absorbing_walk(
         \textrm{with} \quad \mathbf{P} = {(\mathbf{D} - \mathbf{A} + \alpha
         \mathbf{I})}^{-1},
 
-    which are :math:`1 / \alpha` times the probability that a random walk
-    from a node ends at a label :math:`c`, if it ends at node :math:`i` with
-    probability :math:`\alpha / (\alpha + d_i)`.
-    Requires :obj:`pip install scipy`.
+    of shape :obj:`[N, num_classes]`. Requires :obj:`scipy` and an undirected
+    graph.
 
     Args:
         edge_index, y, train_mask, num_classes: As in :meth:`expansion_size`.
-            The graph must be undirected.
         edge_weight (torch.Tensor, optional): The edge weights.
             (default: :obj:`None`)
-        alpha (float, optional): The rate :math:`\alpha` at which walks end.
-            (default: :obj:`1e-6`)
-
-    :rtype: :class:`torch.Tensor` of shape :obj:`[N, num_classes]`
+        alpha (float, optional): The absorption rate :math:`\alpha`: node
+            :math:`i` absorbs a walk with probability
+            :math:`\alpha / (\alpha + d_i)`. (default: :obj:`1e-6`)
 
     Example:
-        >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
-        >>> y = torch.tensor([0, -1, -1, 1])
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> y = torch.tensor([0, -1])
         >>> partially_absorbing_walk(edge_index, y, y >= 0, alpha=1.0)
-        tensor([[0.6667, 0.0000],
-                [0.3333, 0.0000],
-                [0.0000, 0.3333],
-                [0.0000, 0.6667]], dtype=torch.float64)
+        tensor([[0.6667],
+                [0.3333]], dtype=torch.float64)
     """
     owner = 'partially_absorbing_walk'
     try:
@@ -194,14 +183,14 @@ def partially_absorbing_walk(
 
 def _solve(A: Any, alpha: float, B: Any) -> Any:
     r"""Solves :math:`(\mathbf{D} - \mathbf{A} + \alpha \mathbf{I}) \mathbf{X}
-    = \mathbf{B}` for a symmetric matrix without diagonal.
+    = \mathbf{B}`.
     """
     import numpy as np
     import scipy.sparse as sp
     from scipy.sparse.csgraph import connected_components
     from scipy.sparse.linalg import cg, splu
 
-    A = (A + A.T) / 2  # to the last digit
+    A = (A + A.T) / 2  # exactly symmetric
     A.eliminate_zeros()
     _, component = connected_components(A, directed=False)
     N = len(component)
@@ -211,8 +200,8 @@ def _solve(A: Any, alpha: float, B: Any) -> Any:
     def mean(X: Any) -> Any:
         return (belongs @ X / size[:, None])[component]
 
-    # What is constant on a component belongs to the eigenvalue alpha, and is
-    # left out of the system, whose condition then does not depend on alpha.
+    # Constants on a component have the eigenvalue alpha. Without them, the
+    # condition of the system does not depend on alpha.
     constant = mean(B)
     B = B - constant
     diagonal = A @ np.ones(N) + alpha
@@ -230,8 +219,8 @@ def _solve(A: Any, alpha: float, B: Any) -> Any:
         if factors is not None:
             X[:, c] = factors.solve(B[:, c])
     X -= mean(X)
-    # Nine digits of the largest entry are kept. The unit is a power of two,
-    # so that its multiples are exact.
+    # Keeps nine digits of the largest entry. Multiples of a power of two are
+    # exact.
     largest = np.zeros(len(size))
     np.maximum.at(largest, component, abs(X).max(axis=1))
     unit = 2.0**(np.frexp(largest)[1] - 33)[component, None]
@@ -250,31 +239,25 @@ def co_training(
     *,
     exclude: OptTensor = None,
 ) -> Expansion:
-    r"""Adds the nodes with the highest scores by
-    :meth:`partially_absorbing_walk` for each class.
-    A node that is among those of two classes goes to the one with the higher
-    score; of equal scores, the lower node or class comes first.
+    r"""Adds the nodes with the highest scores of
+    :meth:`partially_absorbing_walk` for each class. A node chosen for two
+    classes gets the one with the higher score; ties go to the lower index.
 
     Args:
         edge_index, y, train_mask, edge_weight, alpha: As in
             :meth:`partially_absorbing_walk`.
-        num_added (torch.Tensor or list or int): The number of nodes to add at
-            most, for each class (see :meth:`expansion_size`) or for all.
-        exclude (torch.Tensor, optional): The nodes that are never added, as
-            a mask or by number, *e.g.*, those of validation and test.
-            (default: :obj:`None`)
+        num_added (torch.Tensor or list or int): The largest number of nodes to
+            add, per class (see :meth:`expansion_size`) or one for all.
+        exclude (torch.Tensor, optional): Nodes never to add, as a mask or
+            indices. (default: :obj:`None`)
 
     :rtype: :class:`Expansion`
 
     Example:
-        >>> path = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4],
-        ...                      [1, 0, 2, 1, 3, 2, 4, 3]])
-        >>> y = torch.tensor([0, -1, -1, -1, 1])
+        >>> path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+        >>> y = torch.tensor([0, -1, -1, 1])
         >>> co_training(path, y, y >= 0, num_added=1).pseudo_y
-        tensor([ 0,  0, -1,  1,  1])
-        >>> co_training(path, y, y >= 0, num_added=1,
-        ...             exclude=torch.tensor([1])).pseudo_y
-        tensor([ 0, -1,  0,  1,  1])
+        tensor([0, 0, 1, 1])
     """
     owner = 'co_training'
     known = _check_labels(y, train_mask, owner)
@@ -295,12 +278,12 @@ def self_training(
     *,
     exclude: OptTensor = None,
 ) -> Expansion:
-    r"""Adds the nodes that a trained model is most sure of: of those that it
-    puts into a class, the ones with the highest probability by softmax.
+    r"""Adds, of the nodes predicted as each class, those of the highest
+    probability.
 
     Args:
-        logits (torch.Tensor): The outputs of the model for all nodes, before
-            softmax or after log-softmax, of shape :obj:`[N, num_classes]`.
+        logits (torch.Tensor): The outputs of a trained model, of shape
+            :obj:`[N, num_classes]`, as logits or log-probabilities.
         y, train_mask, num_added, exclude: As in :meth:`co_training`.
 
     :rtype: :class:`Expansion`
@@ -326,7 +309,7 @@ def self_training(
         raise ValueError(f"'{owner}' got 'logits' with NaN or inf; lower the "
                          f'learning rate, say, and train again')
     num_added = _check_num_added(num_added, known, logits.size(1), owner)
-    # In double, as many nodes of a sure model tie at 1.0 in single precision.
+    # In single precision, confident nodes would tie at 1.0.
     confidence, label = logits.detach().double().softmax(dim=-1).max(dim=-1)
     score = torch.zeros_like(logits, dtype=torch.double)
     score.scatter_(1, label[:, None], confidence[:, None])
@@ -337,14 +320,10 @@ def union(
     first: tuple[Tensor, Tensor],
     second: tuple[Tensor, Tensor],
 ) -> Expansion:
-    r"""The nodes of either of two expansions of the same labels, without those
-    that the two give different labels.
+    r"""The nodes of either expansion, except those whose labels differ.
 
     Args:
-        first (Expansion): An expansion.
-        second (Expansion): Another one.
-
-    :rtype: :class:`Expansion`
+        first, second (Expansion): The expansions.
 
     Example:
         >>> y = torch.tensor([0, 0, 1, -1])
@@ -362,14 +341,10 @@ def intersection(
     first: tuple[Tensor, Tensor],
     second: tuple[Tensor, Tensor],
 ) -> Expansion:
-    r"""The nodes that two expansions of the same labels both have, with the
-    same label.
+    r"""The nodes of both expansions whose labels agree.
 
     Args:
-        first (Expansion): An expansion.
-        second (Expansion): Another one.
-
-    :rtype: :class:`Expansion`
+        first, second (Expansion): The expansions.
 
     Example:
         >>> y = torch.tensor([0, 0, 1, -1])
@@ -383,7 +358,7 @@ def intersection(
 
 def _expand(score: Tensor, y: Tensor, train_mask: Tensor, num_added: Tensor,
             exclude: OptTensor, owner: str) -> Expansion:
-    r"""Adds the nodes with the highest scores above zero of each column."""
+    r"""Adds the nodes with the highest positive scores of each column."""
     free = ~train_mask
     if exclude is not None:
         free = free & ~_check_nodes(exclude, y, owner)
@@ -406,7 +381,7 @@ def _only(y: Tensor, train_mask: Tensor) -> Expansion:
 
 
 def _check_labels(y: Tensor, train_mask: Tensor, owner: str) -> int:
-    r"""One more than the largest label."""
+    r"""Returns the largest label plus one."""
     _checks.check_values(owner, y=y)
     if not _checks.is_dense(y) or y.dim() != 1 or y.dtype != torch.long:
         _checks.refuse(owner, _checks.given('y', y), 'pass one number of '
@@ -423,7 +398,6 @@ def _check_labels(y: Tensor, train_mask: Tensor, owner: str) -> int:
 
 def _num_classes(known: int, num_classes: int | None, num_nodes: int,
                  owner: str) -> int:
-    r"""The number of classes, by which memory is asked for."""
     if num_classes is None and known > min(num_nodes, MAX_SCORES // num_nodes):
         raise ValueError(f"'{owner}' got a label {known - 1} for {num_nodes} "
                          f'nodes; number the classes from 0 on, e.g. by '
@@ -443,7 +417,7 @@ def _num_classes(known: int, num_classes: int | None, num_nodes: int,
 
 
 def _check_nodes(nodes: Tensor, y: Tensor, owner: str) -> Tensor:
-    r"""Nodes as a mask."""
+    r"""Returns a mask."""
     if getattr(nodes, 'dtype', None) == torch.bool:
         _checks.check_mask(owner, y.numel(), exclude=nodes)
         _checks.check_devices(owner, y.device, exclude=nodes)
@@ -463,9 +437,7 @@ def _check_nodes(nodes: Tensor, y: Tensor, owner: str) -> Tensor:
 
 def _check_num_added(num_added: Tensor | Sequence[int] | int, least: int,
                      most: int | None, owner: str) -> Tensor:
-    r"""One number per class, for at least :obj:`least` and at most
-    :obj:`most` classes.
-    """
+    r"""Returns one number per class."""
     given: Any = num_added
     if isinstance(given, Tensor):
         given = given.tolist() if _checks.is_dense(given) and (

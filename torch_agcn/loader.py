@@ -1,4 +1,3 @@
-r"""Importance weights for mini-batches."""
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -17,10 +16,10 @@ __all__ = ['ImportanceWeights', 'MixedBatchSampler']
 
 
 class ImportanceWeights:
-    r"""Makes the arguments with which :class:`~torch_agcn.nn.conv.AGCNConv`
-    and :class:`~torch_agcn.nn.models.AGCN` work on a mini-batch of
-    :class:`~torch_geometric.loader.NeighborLoader` as on the whole graph, in
-    expectation
+    r"""Computes the arguments with which :class:`~torch_agcn.nn.conv.AGCNConv`
+    and :class:`~torch_agcn.nn.models.AGCN` estimate propagation and energy of
+    the whole graph from a mini-batch of
+    :class:`~torch_geometric.loader.NeighborLoader`
 
     .. math::
         \textrm{edge\_weight}_{ij} = A_{ij} \frac{p_i}{p_{ij}}, \quad
@@ -28,33 +27,30 @@ class ImportanceWeights:
         \sum_j A_{ij},
 
     where :math:`p_i` is the probability that node :math:`i` is a seed (other
-    nodes have weight zero), and :math:`p_{ij}` that the edge from :math:`j`
-    to :math:`i` is sampled as well.
+    nodes have weight zero), and :math:`p_{ij}` that the edge from :math:`j` to
+    :math:`i` is sampled as well.
 
-    Neighbors must be drawn uniformly, with
-    :obj:`subgraph_type="directional"`, and seeds uniformly from all nodes, or
-    within :obj:`strata`, see :class:`MixedBatchSampler`.
+    Requires uniformly sampled neighbors, :obj:`subgraph_type="directional"`,
+    and seeds drawn uniformly from all nodes or within :obj:`strata`.
 
     .. note::
-        Energies are unbiased for the features of the batch. Behind a layer
-        that saw only some of the neighbors, they come out too high.
+        Energies are unbiased for the features of the batch, but too high after
+        a layer with sampled neighbors.
 
     Args:
         loader (torch_geometric.loader.NeighborLoader): The loader.
-        strata (torch.Tensor, optional): A whole number for each node. Seeds
-            are drawn uniformly among nodes of the same number. By default,
-            those of the loader's :class:`MixedBatchSampler`, or else all
-            nodes are alike. (default: :obj:`None`)
+        strata (torch.Tensor, optional): The stratum of each node, an integer.
+            By default, that of :class:`MixedBatchSampler` if the loader has
+            one, else one stratum. (default: :obj:`None`)
 
     Example:
         >>> edge_index = torch.tensor([[1, 2, 3, 0], [0, 0, 0, 3]])
-        >>> data = Data(x=torch.eye(4), edge_index=edge_index)
+        >>> data = Data(edge_index=edge_index, num_nodes=4)
         >>> loader = NeighborLoader(data, [2], batch_size=1, shuffle=True)
         >>> weights = ImportanceWeights(loader)
-        >>> # One of its batches, of node 0 and two of three neighbors:
-        >>> batch = Data(x=data.x[[0, 1, 3]], n_id=torch.tensor([0, 1, 3]),
-        ...              edge_index=torch.tensor([[1, 2], [0, 0]]),
-        ...              batch_size=1)
+        >>> # A batch of node 0 and two of its three neighbors:
+        >>> batch = Data(edge_index=torch.tensor([[1, 2], [0, 0]]),
+        ...              n_id=torch.tensor([0, 1, 3]), batch_size=1)
         >>> weights(batch)  # for model(x, edge_index, **weights(batch))
         {'edge_weight': tensor([1.5000, 1.5000]),
          'node_weight': tensor([4., 0., 0.]), 'degree': tensor([3., 0., 1.])}
@@ -93,7 +89,7 @@ class ImportanceWeights:
                 or strata.dtype not in _checks.INDICES or strata.is_meta):
             self._refuse(_checks.given('strata', strata),
                          f'pass {N} whole numbers (torch.long)')
-        # Numbered anew, as memory is asked for by the largest:
+        # Renumbered, as `bincount` allocates up to the largest:
         _, self._strata = strata.unique(return_inverse=True)
 
         target = edge_index[1]
@@ -107,10 +103,10 @@ class ImportanceWeights:
         _checks.refuse(self.__class__.__name__, what, remedy)
 
     def __call__(self, batch: Data) -> dict[str, Tensor]:
-        r"""The arguments for a batch of the loader, by name."""
+        r"""Returns the keyword arguments for a batch of the loader."""
         self._check_batch(batch)
         device, n_id = batch.edge_index.device, batch.n_id
-        # How many edges each stands for: all of a node over those sampled.
+        # The number of edges of each target over those sampled.
         target = batch.edge_index[1]
         count = self._count.to(device)[n_id]
         sampled = scatter(torch.ones_like(target, dtype=count.dtype), target,
@@ -119,7 +115,7 @@ class ImportanceWeights:
         given = getattr(batch, 'edge_weight', None)
         if given is not None:
             edge_weight = edge_weight * given.view(-1)
-        # How many nodes each seed stands for: all of a stratum over its seeds.
+        # The number of nodes of each stratum over its seeds.
         strata = self._strata.to(device)
         size = torch.bincount(strata)
         own = strata[n_id[:batch.batch_size]]
@@ -144,17 +140,16 @@ class ImportanceWeights:
 
 
 class MixedBatchSampler(Sampler[list[int]]):
-    r"""Batches of given nodes, *e.g.*, those to train on, to each of which
-    random other nodes are added, so that :class:`ImportanceWeights` can stand
-    for the whole graph. To be passed as :obj:`batch_sampler` of a
-    :class:`~torch_geometric.loader.NeighborLoader` of all nodes.
+    r"""A :obj:`batch_sampler` of a
+    :class:`~torch_geometric.loader.NeighborLoader` of all nodes that adds
+    random other nodes to each batch of given nodes (*e.g.*, those to train
+    on), for :class:`ImportanceWeights`.
 
     Args:
-        nodes (torch.Tensor): The given nodes, as indices or as a mask.
+        nodes (torch.Tensor): The mask or indices of the given nodes.
         num_nodes (int): The number of all nodes.
-        batch_size (int): The number of given nodes in a batch; the last one
-            may have fewer.
-        num_random (int): The number of other nodes in a batch.
+        batch_size (int): The number of given nodes per batch.
+        num_random (int): The number of other nodes per batch.
         generator (torch.Generator, optional): The random number generator.
             (default: :obj:`None`)
 
@@ -195,13 +190,11 @@ class MixedBatchSampler(Sampler[list[int]]):
         self.generator = generator
 
     def __iter__(self) -> Iterator[list[int]]:
-        r"""Each of the given nodes once, in random order."""
         for some in self._shuffled(self.nodes).split(self.batch_size):
             others = self._shuffled(self.others)[:self.num_random]
             yield torch.cat([some, others]).tolist()
 
     def __len__(self) -> int:
-        r"""The number of batches."""
         return -(-self.nodes.numel() // self.batch_size)
 
     def _shuffled(self, nodes: Tensor) -> Tensor:

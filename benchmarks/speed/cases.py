@@ -262,8 +262,8 @@ GROWING = {edges: Size('power law', edges // 20, edges, 64) for edges in [
 COMPLEXITY = (EDGES, PAPER, HALF_OPEN, RELATIVE)
 CASES = {
     'layer': Case(
-        'What do forward and backward of one layer take, and a product '
-        'alone?', [BIG], LAYERS, 'times GCN on edge_index',
+        'What does a forward and backward pass of one layer take, and a '
+        'sparse product alone?', [BIG], LAYERS, 'times GCN on edge_index',
         lambda name: EDGES, malloc=tuple(MALLOC),
         memory=(EDGES, CSR, SPARSE, GAT, PAPER, RELATIVE)),
     'recompute': Case(

@@ -29,24 +29,28 @@ AXES = ['nodes', 'edges', 'features']
 GROWS = {'scaling': ['edges'], 'complexity': AXES}
 SPLIT = {'scaling': LEAVES_CACHE}  # from which on an exponent is fitted
 UNITS = {'time': ('milliseconds', 'ms'), 'memory': ('megabytes', 'MB')}
+MALLOC_NAMES = {'default': 'default', 'kept': 'keep_memory()',
+                'tcmalloc': 'tcmalloc'}
 FITTED = 4  # the largest sizes, where there is no such split
 # The exponents of the paper's O(|E| F + N F^2) and O(N F + F^2):
 PAPERS = {'time': dict(zip(AXES, [1, 1, 2])),
           'memory': dict(zip(AXES, [1, 0, 2]))}
 AGCNS = COMPLEXITY[1:]
-LOOKS = {EDGES: 'GCN', CSR: 'GCN-PN', SPARSE: 'GCNII', PAPER: 'AGCN (paper)',
-         HALF_OPEN: 'JK-Net', RELATIVE: 'DiffusedMLP'}
+LOOKS: dict[str, dict[str, Any]] = {  # of forms of GCN and AGCN (paper)
+    CSR: dict(linestyle=':', marker='v'),
+    SPARSE: dict(linestyle='-', marker='X', color='#000000'),
+    HALF_OPEN: dict(linestyle=':', markerfacecolor='white')}
 BARS = [EDGES, CSR, SPARSE, 'GCN, compiled', GAT, PAPER, RELATIVE]
 CAPTIONS = {
-    'speed_layer': 'Processor time of forward and backward of one layer: '
-    '200,000 nodes, 2 million directed edges, 64 features. Medians, with the '
-    'C library as it is and after keep_memory().',
-    'speed_scaling': 'A training step of two layers on one power-law graph '
-    'with 20 directed edges for each node: processor time, and the peak of '
-    'memory above graph and features. Right of the grey line, features do '
-    'not fit into a cache of 32 MB.',
-    'speed_complexity': 'Processor time of forward and backward of one '
-    'layer against one size, with the others fixed. Medians.',
+    'speed_layer': 'Processor time of a forward and backward pass of one '
+    'layer: 200,000 nodes, 2 million directed edges, 64 features. Medians, '
+    'light: with the C library as it is; dark: after keep_memory().',
+    'speed_scaling': 'A training step of a network of two layers on a '
+    'power-law graph with 20 directed edges for each node: processor time, '
+    'and peak memory beyond graph and features. Right of the grey line, '
+    'features do not fit into a cache of 32 MB.',
+    'speed_complexity': 'Processor time of a forward and backward pass of one '
+    'layer against one size, with the other two fixed. Medians.',
 }
 
 
@@ -145,7 +149,8 @@ def side_by_side(case: Case, part: pd.DataFrame) -> pd.DataFrame:
     empty = pd.Series(math.nan, wide.index)
     for measured in part.measured.unique():
         for malloc in case.malloc:
-            unit = UNITS[measured][1] + f', {malloc}' * (len(case.malloc) > 1)
+            unit = UNITS[measured][1] + f', {MALLOC_NAMES[malloc]}' * (
+                len(case.malloc) > 1)
             out[unit] = [*map(_number, wide.get((measured, malloc), empty))]
         if measured == 'time':
             kept = wide.get(('time', 'kept'), empty)
@@ -172,7 +177,8 @@ def growth(name: str, part: pd.DataFrame) -> dict[str, pd.DataFrame]:
             frame['exponent'] = [str(exponent(wide[name], split) or '–')
                                  for name in wide]
             if len(frame):
-                out[f'{name}: {measured.capitalize()} against {axis}'] = (
+                out[f'{name}: {measured.capitalize()} against {axis}, and '
+                    f'the exponent of a fitted power'] = (
                     frame.rename_axis(unit).reset_index())
     return out
 
@@ -194,16 +200,16 @@ def paid_back(part: pd.DataFrame) -> pd.DataFrame:
 def answer(rows: pd.DataFrame) -> str:
     r"""A layer beside GCNConv, in time and memory."""
     part = of_case(rows, 'layer')
-    texts = []
-    for measured, (column, _) in UNITS.items():
-        own = part[(part.measured == measured) & (part.malloc == 'kept')]
-        found = own.groupby('variant')[column].median()
-        if {PAPER, RELATIVE, EDGES} <= set(found.index):
-            texts.append(f'{found[PAPER] / found[EDGES]:.2f} and '
-                         f'{found[RELATIVE] / found[EDGES]:.2f} times the '
-                         f'{measured}')
-    return (f'One layer of {PAPER} and of {RELATIVE} takes '
-            + ', and '.join(texts) + f' of {EDGES}.' if texts else '')
+    part = part[part.malloc == 'kept']
+    found = part.groupby('variant')[['milliseconds', 'megabytes']].median()
+    if not {PAPER, RELATIVE, EDGES} <= set(found.index):
+        return ''
+    times = found / found.loc[EDGES]
+    texts = [f'{times.milliseconds[name]:.2f} times the time and '
+             f'{times.megabytes[name]:.2f} times the memory with {name}'
+             for name in [PAPER, RELATIVE]]
+    return ('A forward and backward pass of a layer takes, beside GCNConv on '
+            f'an edge_index and after keep_memory(), {" and ".join(texts)}.')
 
 
 def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -331,76 +337,76 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def _draw_layer(part: pd.DataFrame, folder: Path) -> list[Path]:
-    from benchmarks.plots import plt, save
+    from matplotlib.patches import Patch
+
+    from benchmarks import plots
     found = part[part.measured == 'time'].groupby(
         ['variant', 'malloc']).milliseconds.median()
-    names = [name for name in BARS if name in set(part.variant)][::-1]
-    figure, panel = plt.subplots(figsize=(6.4, 0.6 * len(names) + 0.9))
-    for malloc, color, shift, text in [
-            ('default', '#bbbbbb', 0.2, 'as it is'),
-            ('kept', '#0072b2', -0.2, 'keep_memory()')]:
+    names = [name for name in BARS if name in set(part.variant)]
+    colors = [plots.style_of(name)['color'] for name in names]
+    figure, (panel,) = plots.panels(1, 6.0, 0.5 * len(names) + 1.2)
+    for malloc, alpha, shift in [('default', 0.4, -0.2), ('kept', 1.0, 0.2)]:
         bars = panel.barh(
             [i + shift for i in range(len(names))],
             [found.get((name, malloc), math.nan) for name in names], 0.4,
-            color=color, label=text)
+            color=colors, alpha=alpha)
         panel.bar_label(bars, fmt=_number, padding=3)
-    panel.set_yticks(range(len(names)), names, fontsize=12)
-    panel.set_xlabel('forward and backward of a layer (ms)', fontsize=12)
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(len(names) - 0.5, -0.5)
+    panel.set_xlabel('forward and backward pass of a layer (ms)')
+    panel.xaxis.set_major_formatter('{x:,.0f}')
     panel.grid(axis='y', visible=False)
     panel.margins(x=0.12)
-    panel.legend(loc='lower right', fontsize=12)
-    return save(figure, folder, 'speed_layer')
+    panel.set_xlim(left=0)
+    panel.legend(loc='lower right', handles=[
+        Patch(color='#555555', alpha=0.4, label='by default'),
+        Patch(color='#555555', label='after keep_memory()')])
+    return plots.save(figure, folder, 'speed_layer')
 
 
 def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks import plots
-    figure, axes = plots.panels(2, 4, margin=0)
+    figure, axes = plots.panels(2, 4.4, 4.0, 0)
     for panel, measured, label in zip(axes, UNITS, [
-            'time of a step (ms)', 'peak of memory (MB)']):
+            'time of a training step (ms)', 'peak memory (MB)']):
         _plot(panel, part, 'edges', measured)
-        panel.set_ylabel(label, fontsize=12)
-    axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=0.8)
-    return _save(figure, folder, 'speed_scaling')
+        panel.set_title(label)
+    axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=1)
+    plots.legend_below(figure)
+    return plots.save(figure, folder, 'speed_scaling')
 
 
 def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks import plots
-    figure, axes = plots.panels(3, 3, 3.4, 0, sharey=True)
+    figure, axes = plots.panels(3, 3.4, 4.0, 0.6, sharey=True)
     for panel, axis in zip(axes, AXES):
         own = along(part, axis)
         _plot(panel, own, axis, 'time')
         panel.set_title(', '.join(f'{own[other].iloc[0]:,} {other}' for other
                                   in AXES if other != axis and len(own)),
-                        fontsize=11)
-    axes[0].set_ylabel('time (ms)', fontsize=12)
-    return _save(figure, folder, 'speed_complexity')
+                        fontsize=12)
+    axes[0].set_ylabel('time of a layer (ms)')
+    plots.legend_below(figure)
+    return plots.save(figure, folder, 'speed_complexity')
 
 
 def _plot(panel: Any, part: pd.DataFrame, axis: str, measured: str) -> None:
     r"""A line for each variant of some rows against an axis."""
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
 
     from benchmarks import plots
     wide = values(part, axis, measured)
     wide = wide[wide > 0]
     for variant, line in medians(wide).items():
-        panel.plot(line.dropna(), label=variant, linewidth=2,
-                   **plots.STYLES[LOOKS[variant]])
-    panel.set_xlabel(axis, fontsize=12)
+        panel.plot(line.dropna(), label=variant, **{
+            **plots.style_of(variant), **LOOKS.get(variant, {})})
+    panel.set_xlabel(axis)
     if wide.notna().any(axis=None):
         panel.set(xscale='log', yscale='log')
+        panel.minorticks_off()
+        panel.yaxis.set_major_formatter(FuncFormatter(
+            lambda value, _: f'{value:,.10g}'))
         panel.xaxis.set_major_formatter(EngFormatter(sep=''))
-        panel.tick_params(labelsize=11)
-        panel.tick_params(axis='x', which='minor', labelbottom=False)
-
-
-def _save(figure: Any, folder: Path, name: str) -> list[Path]:
-    r"""Saves panels with one legend above all."""
-    from benchmarks import plots
-    handles, names = max((panel.get_legend_handles_labels()
-                          for panel in figure.axes),
-                         key=lambda found: len(found[1]))
-    if names:
-        figure.legend(handles, names, loc='lower center', fontsize=12,
-                      bbox_to_anchor=(0.5, 1), ncols=(len(names) + 1) // 2)
-    return plots.save(figure, folder, name)
+        sizes = wide.index.get_level_values(0)
+        if sizes.max() < 100 * sizes.min():
+            panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

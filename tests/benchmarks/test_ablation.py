@@ -60,5 +60,7 @@ def test_tables_by_hand(tmp_path):
     assert ablation.tables(pd.concat([old, rows]))[
         next(iter(ablation.tables(rows)))].equals(frame)
     assert all(path.exists() for path in ablation.draw(rows, tmp_path))
-    assert ablation.answer(rows) == ('On Cora with 2 layers, minus all parts: '
-                                     'gate held open -2.0 ± 2.5.')
+    assert ablation.answer(rows).startswith(
+        'Test accuracy of DeepAGCN on Cora with 2 layers')
+    assert ablation.answer(rows).endswith(
+        ': no difference shown: gate held open -2.0 ± 2.5.')

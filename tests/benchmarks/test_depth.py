@@ -190,7 +190,7 @@ def test_tables_and_figures(tmp_path):
     accuracy, last = depth.tables(rows).values()
     assert accuracy.values.tolist()[::2] == [
         ['GCN', '81.0 ± 1.0 (2)', '50.0 (1)', '20.0 (1)'],
-        ['GatedDiffusion', '81.0 (1)', '82.0 (1)', '83.0 (1)']]
+        ['DiffusedMLP', '81.0 (1)', '82.0 (1)', '83.0 (1)']]
     assert last['gate'].tolist() == ['–', '–', '1 … 3.05e-05']
     assert last['relative energy'].tolist() == ['1 … 3.05e-05'] * 3
     paths = depth.draw(rows, tmp_path)
@@ -198,6 +198,9 @@ def test_tables_and_figures(tmp_path):
         'depth_cora.png', 'depth_cora.svg', 'depth_layers_cora.png',
         'depth_layers_cora.svg']
     assert all(path.stat().st_size > 1000 for path in paths)
+    shown = [method for methods in depth.PANELS.values() for method in methods]
+    assert sorted(shown) == sorted(depth.METHODS)
+    assert max(map(len, [*depth.PANELS.values(), depth.LAYERS])) <= 5
     # A data set with little is not shown:
     assert depth.tables(rows[rows.method != 'gcn']) == {}
     assert depth.draw(rows[rows.depth < 6], tmp_path) == []
@@ -239,8 +242,8 @@ def test_answer():
         ('agcn', 2): [80, 81], ('agcn', 64): [82, 84],
         ('appnp', 64): [81, 83], ('gcn', 64): [20, 22]}))
     assert found == (
-        'Cora, the deepest networks: GCN 21.0 at 64, GatedDiffusion 83.0 at '
-        '64, APPNP 82.0 at 64; what the gate is worth there: with restart '
-        '+1.0 ± 0.0.')
+        'Test accuracy on Cora with the most layers or hops (their number): '
+        'GCN 21.0 % (64), DiffusedMLP 83.0 % (64), APPNP 82.0 % (64); the '
+        'gate of DiffusedMLP is worth, in points: +1.0 ± 0.0 with restart.')
     assert depth.answer(rows_of({('gcn', 2): [80]}).assign(
         dataset='PubMed')) == ''

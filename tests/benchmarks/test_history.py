@@ -79,8 +79,8 @@ def test_claims():
     assert claim.holds == 'not shown'
     assert claim.measured == 'Not two seeds of both yet.'
     assert history.answer(rows_of({'gcn': gcn, 'agcn': lower})) == (
-        "Training loss minus GCN's on Cora, the mean of all epochs: "
-        'DiffusedMLP -0.7250 ± 0.3177.')
+        "Training loss minus GCN's on Cora, the mean of all epochs (less is "
+        'better): DiffusedMLP -0.7250 ± 0.3177.')
 
 
 def test_tables():

@@ -160,16 +160,21 @@ def test_tables():
     old = rows_of({('agcn', 'full', 'exact'): [1.0]}).assign(settings='{"p"}')
     accuracy, gates = minibatch.tables(pd.concat([old, rows])).values()
     assert accuracy.iloc[:, 1:].values.tolist() == [
-        ['DiffusedMLP', 'exact', '80.0 ± 0.6 (3)', '–'],
-        ['DiffusedMLP', 'raw', '78.0 ± 0.6 (3)', '-2.00 ± 0.00'],
+        ['DiffusedMLP', 'whole graph', '80.0 ± 0.6 (3)', '–'],
+        ['DiffusedMLP', 'batch as it is', '78.0 ± 0.6 (3)', '-2.00 ± 0.00'],
         # Differences of 0, 0.1 and 0.1, and 4.303 standard errors:
-        ['DiffusedMLP', 'weighted', '80.1 ± 0.6 (3)', '+0.07 ± 0.14'],
-        ['DiffusedMLP', 'running', '80.0 ± 0.0 (3)', '+0.00 ± 2.48'],
-        ['AGCN (paper)', 'exact', '79.0 (1)', '–']]
+        ['DiffusedMLP', 'batch, ImportanceWeights', '80.1 ± 0.6 (3)',
+         '+0.07 ± 0.14'],
+        ['DiffusedMLP', 'running mean of batches', '80.0 ± 0.0 (3)',
+         '+0.00 ± 2.48'],
+        ['AGCN (paper)', 'whole graph', '79.0 (1)', '–']]
     assert gates.iloc[:, 2:].values.tolist() == [
-        ['trained', '0.000', '0.100'], ['running', '0.000', '0.020'],
-        ['raw', '0.050', '0.300'], ['weighted', '0.000', '0.100']]
-    assert 'DiffusedMLP on PubMed, raw -2.00 ± 0.00' in minibatch.answer(rows)
+        ['running mean, as trained', '0.000', '0.100'],
+        ['running mean of batches', '0.000', '0.020'],
+        ['batch as it is', '0.050', '0.300'],
+        ['batch, ImportanceWeights', '0.000', '0.100']]
+    assert ('worse: DiffusedMLP on PubMed (batch as it is) -2.00 ± 0.00'
+            in minibatch.answer(rows))
     few = minibatch.tables(rows_of({('agcn', 'neighbor', 'raw'): [70.0]}))
     assert len(few) == 1
 

@@ -45,7 +45,8 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(report, 'GROUPS', {'First': ['one'],
                                            'Second': ['two']})
     monkeypatch.setattr(report, 'OPENING', {
-        'one': ('one_small', 'It is good')})
+        'one': ('one_small', lambda section: (
+            'It is good.', f'`Yes` & in {len(section.rows)} rows.'))})
     monkeypatch.setattr(report, 'FIGURES', tmp_path / 'figures')
     monkeypatch.setattr(report, 'MARKDOWN', tmp_path / 'RESULTS.md')
     monkeypatch.setattr(results, 'README', tmp_path / 'README.md')
@@ -117,6 +118,7 @@ def test_page(place):
         'A "small" <figure>', 'A "small" <figure>', 'one wide']
     assert page.text.count('It is good') == 1
     assert page.text.count('Yes & in 2 rows.') == 2
+    assert '<p><code>Yes</code> &amp; in 2 rows.</p>' in text
     assert page.text.count('Is it <so>?') == 2
     for claim in CLAIMS:  # above, and in its section
         assert page.text.count(claim.paper) == 2
@@ -176,6 +178,26 @@ def test_markdown(place):
 | It is deep. | not shown | {'x' * 300} |
 """)
     assert results.README.read_text() == 'Nothing is generated here.'
+
+
+def test_long_tables_are_folded(place, monkeypatch):
+    monkeypatch.setattr(report, 'LONG', 1)
+    report.main([])
+    markdown = (place / 'RESULTS.md').read_text(encoding='utf-8')
+    assert '**Much &lt;i&gt;**' in markdown  # the first never is
+    assert '<details><summary>Numbers</summary>\n\n| x | n |' in markdown
+    page = (place / 'report.html').read_text(encoding='utf-8')
+    assert '<details open>\n<summary>Much &lt;i&gt;</summary>' in page
+    assert '<details>\n<summary>Numbers</summary>' in page
+
+    # Tables beside the main ones are in the page alone, and folded:
+    one = sys.modules['benchmarks.one']
+    one.main_tables = lambda rows: {'Much <i>': one.tables(rows)['Much <i>']}
+    monkeypatch.setattr(report, 'LONG', 9)
+    report.main([])
+    assert 'Numbers' not in (place / 'RESULTS.md').read_text(encoding='utf-8')
+    page = (place / 'report.html').read_text(encoding='utf-8')
+    assert page.count('<details>\n<summary>Numbers</summary>') == 1
 
 
 def test_tables_without_gaps():

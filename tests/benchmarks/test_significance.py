@@ -83,11 +83,11 @@ def test_claims_of_few_rows():
 def test_tables():
     tables = significance.tables(rows(HIGH, MIDDLE, LOW))
     assert list(tables) == [
-        'Test accuracy (%), random split',
-        'Differences within pairs, random split',
-        'One-way ANOVA, random split',
-        "Tukey's test, random split: AGCN (paper)",
-        "Tukey's test, random split: DiffusedMLP"]
+        'Test accuracy (%), random splits',
+        'Differences between runs of the same seed, random splits',
+        'One-way ANOVA of GCN, GAT and AGCN, random splits',
+        "Tukey's test, random splits: AGCN (paper)",
+        "Tukey's test, random splits: DiffusedMLP"]
     accuracy, paired, anova, tukey, _ = tables.values()
     assert accuracy.iloc[0].tolist() == [
         'Cora', 'GCN', 3, '70.50', '70.50', '0.50', '0.50', '70.0 to 71.0']

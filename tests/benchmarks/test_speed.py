@@ -477,8 +477,9 @@ def test_table_of_sides():
         [EDGES, '2,000', '1,000', '–', '1.00', '–', '–', '–'],
         [PAPER, '–', '250', '–', '0.25', '–', '3.4', '–']]
     assert frame.columns.tolist() == [
-        'variant', 'ms, default', 'ms, kept', 'ms, tcmalloc',
-        'times GCN on edge_index', 'MB, default', 'MB, kept', 'MB, tcmalloc']
+        'variant', 'ms, default', 'ms, keep_memory()', 'ms, tcmalloc',
+        'times GCN on edge_index', 'MB, default', 'MB, keep_memory()',
+        'MB, tcmalloc']
     (title, _), = show.main_tables(rows).items()
     assert title.startswith('What do')
 
@@ -542,20 +543,21 @@ def test_exponents_beside_gcn():
 
 
 def test_tables_of_growth():
+    end = ', and the exponent of a fitted power'
     found = show.tables(rows_of('complexity', paper))
-    assert list(found) == [f'complexity: {what} against {axis}'
+    assert list(found) == [f'complexity: {what} against {axis}{end}'
                            for axis in show.AXES
                            for what in ['Time', 'Memory']]
-    frame = found['complexity: Time against features']
+    frame = found[f'complexity: Time against features{end}']
     assert list(frame['ms']) == NAMES
     # The median repeat has a factor of two:
     assert frame['512 features'][0] == (
         f'{2 * paper(EDGES, 2e4, 2e5, 512):,.0f}')
-    frame = found['complexity: Memory against edges']
+    frame = found[f'complexity: Memory against edges{end}']
     assert set(frame.exponent) == {'0.00 ± 0.00'}
     big = show.tables(rows_of('scaling', lambda name, N, E, F: E if (
         E < 2e6) else E**1.2))
-    time = big['scaling: Time against edges'].iloc[0]
+    time = big[f'scaling: Time against edges{end}'].iloc[0]
     assert time['exponent in the cache'] == '1.00 ± 0.00'
     assert time['exponent'] == '1.20 ± 0.00'
 

@@ -178,3 +178,13 @@ def test_most():
     assert stats.most([above, below]) == 'no'
     assert stats.most([above, unknown, unknown]) == 'not shown'
     assert stats.most([]) == 'not shown'
+
+
+def test_compared():
+    assert stats.compared('a: ', {}) == ''
+    assert stats.compared('a: ', {'x': None, 'y': '–'}) == ''
+    assert stats.compared('a: ', {
+        'v': stats.Gap(0.0, 0.0), 'w': '-1.0 ± 0.5', 'x': None,
+        'y': stats.Gap(1.04, 0.5), 'z': '+1.00 ± 1.00'}) == (
+            'a: better: y +1.0 ± 0.5; worse: w -1.0 ± 0.5; no difference '
+            'shown: v +0.0 ± 0.0, z +1.00 ± 1.00.')

@@ -237,7 +237,8 @@ def test_the_best_of_ours_is_chosen_by_validation(place):
             val_accuracy=70.0)], ignore_index=True)
     assert table.best_of_ours(rows, 'Cora', 'public') == 'agcn'
     assert table.best_of_ours(rows, 'PubMed', 'public') is None
-    assert table.answer(rows).endswith('Cora +1.0 ± 0.0 (DiffusedMLP).')
+    assert table.answer(rows).endswith(
+        'better: Cora (DiffusedMLP) +1.0 ± 0.0.')
 
 
 def test_claims(place):

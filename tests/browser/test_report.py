@@ -12,7 +12,8 @@ from benchmarks import report, results
 
 BROWSER = next(filter(None, map(shutil.which, [
     'chromium', 'chromium-browser', 'google-chrome'])), None)
-# What a reader does: looks at all figures, then follows every link.
+# What a reader does: looks at all figures, follows every link, and folds and
+# unfolds every table.
 READER = """
 const seen = {
   page: document.documentElement.scrollWidth, window: innerWidth,
@@ -22,6 +23,8 @@ const seen = {
   first: [...document.querySelectorAll('#opening figure img')].length,
   background: getComputedStyle(document.body).backgroundColor,
   ink: getComputedStyle(document.body).color, links: 0, lost: [],
+  reasons: document.querySelectorAll('#opening h3').length,
+  tables: 0, stuck: 0, hidden: 0,
   narrow: [...document.querySelectorAll('.scroll')].filter(
     e => e.getBoundingClientRect().right > innerWidth + 1).length,
 };
@@ -36,6 +39,14 @@ for (const link of document.querySelectorAll('a')) {
   if (location.hash.slice(1) !== id || !target
       || (Math.abs(top) > 2 && Math.abs(scrollY - bottom) > 2))
     seen.lost.push(id);
+}
+for (const summary of document.querySelectorAll('summary')) {
+  const fold = summary.parentElement, before = fold.open;
+  seen.tables += 1;
+  summary.click();
+  if (fold.open === before) seen.stuck += 1;
+  fold.open = true;
+  if (!fold.querySelector('td').offsetHeight) seen.hidden += 1;
 }
 parent.postMessage(JSON.stringify(seen), '*');
 """
@@ -90,7 +101,9 @@ def test_a_reader(page, width, scheme):
     assert seen['window'] == width and seen['page'] <= width
     assert seen['narrow'] == 0
     assert seen['images'] == seen['loaded'] > 20 and seen['first'] == 3
-    assert seen['links'] > 25 and seen['lost'] == []
+    assert seen['reasons'] == 3
+    assert seen['links'] > 40 and seen['lost'] == []
+    assert seen['tables'] > 40 and seen['stuck'] == seen['hidden'] == 0
     light, dark = 'rgb(255, 255, 255)', 'rgb(22, 24, 28)'
     assert seen['background'] == (dark if scheme == 'dark' else light)
     assert seen['ink'] != seen['background']

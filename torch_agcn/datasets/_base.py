@@ -17,27 +17,25 @@ from torch_agcn.datasets._fetch import (
     write_file,
 )
 
-# By these, PyG tells which transforms the data in 'data.pt' has gone through.
+# In these files, PyG records the transforms of 'data.pt'.
 RECORDS = ['pre_transform.pt', 'pre_filter.pt']
 
 
 class StoredDataset(InMemoryDataset):
-    r"""A data set whose processed file is whole, belongs to the arguments it
-    is asked for with, and is read without running what is in it.
-
-    Subclasses define :meth:`_make`, and :attr:`_stem` if the data depends on
-    more than :obj:`pre_transform`.
+    r"""A data set that is stored per argument and loaded with
+    :obj:`weights_only=True`. Subclasses define :meth:`_make`, and
+    :attr:`_stem` if they have arguments.
     """
 
     _processed: Any = None
 
     @property
     def _stem(self) -> str | None:
-        r"""What the data depends on but for :obj:`pre_transform`, if known."""
+        r"""The file name without :obj:`pre_transform`, if known."""
         return 'data'
 
     def _make(self) -> BaseData:
-        r"""The data before :obj:`pre_transform`."""
+        r"""Makes the data before :obj:`pre_transform`."""
         raise NotImplementedError
 
     @cached_property
@@ -49,18 +47,17 @@ class StoredDataset(InMemoryDataset):
 
     @property
     def processed_file_names(self) -> str:
-        r"""The name of the processed file."""
         return f'{self._key or "unknown"}.pt'
 
     def process(self) -> None:
-        r"""Makes the data, and stores it if it can be told from others."""
+        r"""Makes the data, and stores it if its key is known."""
         data = self._make()
         if self.pre_transform is not None:
             data = self.pre_transform(data)
         data, slices = self.collate([data])
         file = io.BytesIO()
         torch.save((data.to_dict(), slices, data.__class__), file)
-        self._processed = _load(file, weights_only=False)  # It is our own.
+        self._processed = _load(file, weights_only=False)  # written above
         if self._key is None:
             return
         try:
@@ -80,7 +77,6 @@ class StoredDataset(InMemoryDataset):
                 write_file(path.with_name(name), record.getvalue())
 
     def load(self, path: str, data_cls: type[BaseData] = Data) -> None:
-        r"""Loads the dataset from the file path :obj:`path`."""
         out, self._processed = self._processed, None
         data, self.slices, data_cls = out or _read(Path(path))
         self.data = data_cls.from_dict(data)

@@ -1,4 +1,4 @@
-r"""Tells objects apart by what they are and do, in every process alike."""
+r"""Digests of objects that are the same in every process."""
 import dis
 import functools
 import hashlib
@@ -18,7 +18,7 @@ from torch import Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes, range, type(None), type(...),
          torch.dtype, torch.device, torch.layout, torch.memory_format)
-# What objects of a type consist of.
+# The attributes that objects of a type consist of.
 ATTRIBUTES: dict[type, str] = {
     CodeType: 'co_code co_consts co_names co_varnames co_freevars co_cellvars '
               'co_argcount co_posonlyargcount co_kwonlyargcount co_flags '
@@ -31,7 +31,7 @@ ATTRIBUTES: dict[type, str] = {
     classmethod: '__func__ __dict__',
 }
 OURS = __name__.partition('.')[0]
-# By these, code reaches values that it does not refer to.
+# Names by which code reaches values that it does not refer to.
 OUTSIDE = {'__import__', 'builtins', 'eval', 'exec', 'globals', 'importlib',
            'input', 'open', 'os', 'sys'}
 LAYOUT = ['__basicsize__', '__itemsize__', '__dictoffset__',
@@ -39,22 +39,19 @@ LAYOUT = ['__basicsize__', '__itemsize__', '__dictoffset__',
 
 
 class _Plain(ABC):
-    r"""A class whose objects are their attributes, as of most classes."""
+    r"""A class with the default memory layout."""
 
     attribute: int
 
 
 def digest(owner: str, name: str, value: Any) -> str | None:
-    r"""A digest of the argument :obj:`name` of :obj:`owner`, or :obj:`None`,
-    with a warning, if its content cannot be told.
-
-    The content of a function is its code and what that refers to, that of
-    another object its class and attributes. What an installed package defines
-    counts by its name, its file and the package's version.
+    r"""Returns a digest of an argument, or :obj:`None` with a warning.
+    Functions count by their code and references, other objects by class and
+    attributes.
     """
     try:
         return _hash(value)[:16]
-    except Exception as error:  # Objects decide themselves how they fail.
+    except Exception as error:  # Objects may raise anything.
         warnings.warn(f"'{owner}' is not stored and is made anew each time, "
                       f"as the content of its '{name}' cannot be told: "
                       f'{error}', stacklevel=4)
@@ -83,7 +80,7 @@ def _hash(value: Any) -> str:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    r"""What tells an object from others of its type."""
+    r"""The content of an object."""
     cls = type(value)
     if cls in (tuple, list, torch.Size):
         return value
@@ -115,14 +112,14 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, type):
         return [cls, value.__bases__, {name: item for name, item in
                 vars(value).items() if name not in vars(_Plain)}]
-    # An object is its attributes if its memory has room for nothing else.
+    # Objects with the default memory layout consist of attributes only.
     if any(getattr(cls, name) != getattr(_Plain, name) for name in LAYOUT):
         raise TypeError(f"nothing tells what is in a '{cls.__name__}'")
     return cls, vars(value)
 
 
 def _references(function: Any, code: CodeType) -> dict[str, Any]:
-    r"""The globals that code, or a function within it, has the names of."""
+    r"""The globals that the code refers to."""
     if OUTSIDE.intersection(code.co_names) or any(
             step.opname == 'IMPORT_NAME' for step in dis.Bytecode(code)):
         raise TypeError(f"'{function.__qualname__}' has an import, or 'open', "
@@ -136,7 +133,7 @@ def _references(function: Any, code: CodeType) -> dict[str, Any]:
 
 
 def _installed(value: Any) -> list[str]:
-    r"""The name by which an installed module has an object, and the module."""
+    r"""The name and release of an object of an installed package."""
     module = str(getattr(value, '__module__', None))
     for key in ('__qualname__', '__name__'):
         name, found = str(getattr(value, key, None)), sys.modules.get(module)
@@ -148,9 +145,7 @@ def _installed(value: Any) -> list[str]:
 
 
 def _release(module: str) -> list[str]:
-    r"""A module, the version of its package, and a digest of its file (of all
-    files if the package is this one); empty if it is not installed.
-    """
+    r"""Module, version and digest of its file; empty if not installed."""
     package = module.partition('.')[0]
     file = Path(next((found for found in (
         getattr(sys.modules.get(name), '__file__', None)

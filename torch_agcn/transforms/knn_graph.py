@@ -10,49 +10,41 @@ from torch_geometric.utils import to_undirected
 
 from torch_agcn import _checks
 
-# Entries of one block of bounds (128 MB in single precision) and the most rows
-# it has: with more, a batch of small graphs is mostly masked pairs.
+# The most entries (128 MB in single precision) and rows of a block of bounds.
+# With more rows, batches of small graphs are mostly masked pairs.
 BLOCK_SIZE = 2**25
 BLOCK_ROWS = 1024
-# Entries at a time where double precision is needed (8 MB).
+# The most entries of a block in double precision (8 MB).
 PART_SIZE = 2**20
-# Points compared beyond those asked for. More of them make it rarer that a
-# node needs the second pass, and the first pass dearer for all.
+# Candidates beyond k. More of them make the second pass rarer, and the first
+# one slower.
 NUM_SPARE = 7
-# Columns of which the first step of the selection takes the minimum.
+# Columns of which `_smallest` takes the minimum first.
 GROUP_SIZE = 16
-# On the CPU, pyg-lib searches a tree: the best way in few dimensions, but in
-# many it ends up looking at every pair, one by one.
+# On the CPU, pyg-lib searches a tree, which is slow in many dimensions.
 MAX_TREE_CHANNELS = 16
 
 
 @functional_transform('agcn_knn_graph')
 class KNNGraph(BaseTransform):
-    r"""Creates a k-NN graph based on node positions :obj:`data.pos` or
-    features :obj:`data.x` (functional name: :obj:`agcn_knn_graph`), as
-    :class:`torch_geometric.transforms.KNNGraph` does, but without the need
-    for :obj:`pyg-lib`.
+    r"""Creates a k-NN graph as :class:`torch_geometric.transforms.KNNGraph`
+    does, but does not require :obj:`pyg-lib` (functional name:
+    :obj:`agcn_knn_graph`).
 
     Args:
         k (int, optional): The number of neighbors. (default: :obj:`6`)
         loop (bool, optional): If :obj:`True`, the graph will contain
-            self-loops, and each counts as one of the :math:`k` neighbors.
-            (default: :obj:`False`)
+            self-loops, which count as neighbors. (default: :obj:`False`)
         force_undirected (bool, optional): If set to :obj:`True`, new edges
             will be undirected. (default: :obj:`False`)
-        flow (str, optional): The flow direction when used in combination with
-            message passing (:obj:`"source_to_target"` or
-            :obj:`"target_to_source"`).
-            If set to :obj:`"source_to_target"`, every target node will have
-            exactly :math:`k` source nodes pointing to it.
-            (default: :obj:`"source_to_target"`)
-        cosine (bool, optional): If :obj:`True`, will use the cosine
-            distance instead of euclidean distance to find nearest neighbors.
+        flow (str, optional): The flow direction (:obj:`"source_to_target"` or
+            :obj:`"target_to_source"`). (default: :obj:`"source_to_target"`)
+        cosine (bool, optional): If :obj:`True`, will use the cosine distance.
             (default: :obj:`False`)
         num_workers (int, optional): Number of workers of :obj:`pyg-lib`.
             (default: :obj:`1`)
-        attr (str, optional): The node-level attribute to compare,
-            :obj:`"pos"` or :obj:`"x"`. (default: :obj:`"pos"`)
+        attr (str, optional): The attribute to compare, :obj:`"pos"` or
+            :obj:`"x"`. (default: :obj:`"pos"`)
 
     Example:
         >>> from torch_geometric.data import Data
@@ -124,24 +116,17 @@ def knn_graph(
     cosine: bool = False,
     num_workers: int = 1,
 ) -> Tensor:
-    r"""Computes graph edges to the nearest :obj:`k` points, with the arguments
-    and the result of :meth:`torch_geometric.nn.knn_graph`.
-
-    Uses :obj:`pyg-lib` where it is installed, on the CPU only in up to 16
-    dimensions and without :obj:`cosine`, and else an exact search in memory
-    proportional to the number of nodes. Its edges are sorted by node, then by
-    distance, then by index.
+    r"""The edges of :meth:`torch_geometric.nn.knn_graph`, by an exact search
+    in memory linear in the number of nodes, or by :obj:`pyg-lib` where
+    installed and faster. The exact search sorts edges by node, distance and
+    index.
 
     Args:
-        x (torch.Tensor): Node feature matrix
-            :math:`\mathbf{X} \in \mathbb{R}^{N \times F}`.
+        x (torch.Tensor): The node features.
         k (int): The number of neighbors.
-        batch (torch.Tensor, optional): Batch vector
-            :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns each
-            node to a specific example. (default: :obj:`None`)
+        batch (torch.Tensor, optional): The batch vector.
+            (default: :obj:`None`)
         loop, flow, cosine, num_workers (optional): As in :class:`KNNGraph`.
-
-    :rtype: :class:`torch.Tensor`
 
     Example:
         >>> knn_graph(torch.tensor([[0.0], [1.0], [3.0]]), k=1)
@@ -165,12 +150,12 @@ def knn_graph(
     if torch_geometric.typing.WITH_KNN and (x.is_cuda or is_tree_fast):
         node, neighbor = torch_geometric.nn.knn_graph(
             x, k, batch, loop, 'target_to_source', cosine, num_workers)
-        # PyG asks for one more, and removes the node itself. Where duplicates
-        # have taken its place, there is one too many:
+        # PyG finds k + 1 neighbors and removes the node itself. If a duplicate
+        # took its place, one neighbor is too many:
         keep = _rank(node, x.size(0)) < k
         node, neighbor = node[keep], neighbor[keep]
     else:
-        # There is no double precision on Apple's GPUs:
+        # Apple's GPUs have no double precision:
         points = x.cpu() if x.device.type == 'mps' else x
         graph = batch if batch is None else batch.to(points.device)
         with torch.autocast(points.device.type, enabled=False):
@@ -202,7 +187,7 @@ def _check_points(
         _checks.refuse(name, f"'x' of shape {list(x.shape)} and layout "
                        f"'{x.layout}'", 'pass one row per node, e.g. '
                        "'x.to_dense()' of a sparse tensor")
-    # The sum tells without a mask in memory, unless it overflows:
+    # The sum needs no mask in memory, but may overflow:
     if not x.sum().isfinite() and not x.isfinite().all():
         raise ValueError(f"'knn_graph' compares finite numbers (got "
                          f"{int((~x.isfinite()).sum())} NaN or infinite "
@@ -217,20 +202,7 @@ def _check_points(
 
 
 class _Search:
-    r"""The :obj:`k` nearest points of each node, exactly.
-
-    The product :math:`\frac{1}{2}{\| a \|}^2 + \frac{1}{2}{\| b \|}^2 -
-    a^{\top} b` is fast, but off by up to :math:`(F + 8) u ({\| a \|}^2 + {\|
-    b \|}^2)`, with :math:`u` the unit roundoff. So it serves for bounds:
-
-    1. The points of the smallest lower bounds are the neighbors if no two of
-       their intervals overlap.
-    2. If some do, these points are sorted by distances from :math:`a - b` in
-       double precision. Nothing was missed if the lower bounds of all others
-       exceed the :obj:`k`-th distance.
-    3. Where this is not certain either, the bounds are computed in double
-       precision, and the distances to all points that they do not exclude.
-    """
+    r"""Finds the :obj:`k` nearest points of each node, exactly."""
 
     def __init__(
         self,
@@ -242,8 +214,8 @@ class _Search:
         if x.size(1) == 0:
             x = x.new_zeros(x.size(0), 1)
         x = _normalize(x) if cosine else x
-        # The resolution of distances: multiples of a vector, which are equal
-        # only before their normalization, are to be at equal distances.
+        # The resolution of distances, so that normalized multiples of a vector
+        # are at equal distances.
         self.step = 2.**-46 if cosine else 0.
         # A power of two brings all squares into the range of single
         # precision, and changes no digit:
@@ -262,7 +234,7 @@ class _Search:
         self.max_nodes = int((self.last - self.first).max())
         self.k = min(k, self.max_nodes)
         self.num_candidates = self.k + NUM_SPARE
-        # With very many channels, single precision bounds nothing:
+        # With many channels, bounds in single precision are too wide:
         self.dtype = _matmul_dtype()
         if self.error(self.dtype) > 0.01:
             self.dtype = torch.double
@@ -280,6 +252,8 @@ class _Search:
         return torch.cat(out)
 
     def by_bounds(self, row: Tensor, col: slice) -> Tensor:
+        # The points of the smallest lower bounds are the neighbors if none of
+        # their intervals overlap.
         dtype, k = self.dtype, self.k
         lower = self.lower_bound(dtype, row, col)
         lower, index = _smallest(lower, self.num_candidates)
@@ -307,7 +281,9 @@ class _Search:
         index: Tensor,
         lower: Tensor,
     ) -> Tensor:
-        # From indices in order, a stable sort breaks ties by the lower one.
+        # If some overlap, sorts the candidates by distance. None is missing if
+        # the lower bounds of all others exceed the k-th distance. A stable
+        # sort of sorted indices breaks ties by the lower index.
         index = index.sort(dim=1).values
         distance = self.distance(row, index)
         distance = distance.masked_fill(index < 0, math.inf)
@@ -329,6 +305,8 @@ class _Search:
         distance: Tensor,
         is_last: bool = False,
     ) -> Tensor:
+        # If some may be missing, compares all points that are not excluded by
+        # bounds in double precision.
         lower = self.lower_bound(torch.double, row, col)
         limit = self.limit(torch.double, row, distance)
         i, j = (lower <= limit[:, None]).nonzero(as_tuple=True)
@@ -351,10 +329,11 @@ class _Search:
         return out
 
     def error(self, dtype: torch.dtype) -> float:
+        # Of ½‖a‖² + ½‖b‖² - a·b, relative to half the sum of both squares.
         return (self.x.size(1) + 8) * torch.finfo(dtype).eps  # eps = 2u
 
     def margin(self, dtype: torch.dtype) -> float:
-        # What underflow may add to the error.
+        # The error by underflow.
         return 4 * self.x.size(1) * torch.finfo(dtype).tiny
 
     def points_and_norm(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -384,7 +363,7 @@ class _Search:
         row: Tensor,
         col: slice,
     ) -> Tensor:
-        # Less the norm of the row, which makes no difference to its order.
+        # Without the norm of the row, which does not change the order.
         points, norm = self.points_and_norm(dtype)
         out = torch.addmm(norm[col], points[row], points[col].t(), alpha=-1)
         if self.is_batch:
@@ -406,8 +385,8 @@ class _Search:
         return distance + self.margin(dtype) - norm
 
     def distance(self, row: Tensor, col: Tensor) -> Tensor:
-        # [R, K] distances of nodes [R] to nodes [R, K]. A distance does not
-        # depend on where it stands, so equal points are at equal distances.
+        # The distances [R, K] of nodes [R] to nodes [R, K]. Equal points are
+        # at equal distances, bit by bit.
         size = max(1, PART_SIZE // (col.size(1) * self.x.size(1)))
         parts = []
         for i, j in zip(row.split(size), col.split(size)):
@@ -434,14 +413,14 @@ def _smallest(value: Tensor, num: int) -> tuple[Tensor, Tensor]:
 
 
 def _rank(index: Tensor, size: int) -> Tensor:
-    # The position of each entry among the same ones of a sorted index.
+    # The position of each entry among equal ones of a sorted index.
     count = index.bincount(minlength=size)
     start = count.cumsum(0) - count
     return torch.arange(index.numel(), device=index.device) - start[index]
 
 
 def _matmul_dtype() -> torch.dtype:
-    # Single precision is only what it says if nobody has allowed less.
+    # Users may have allowed less than single precision.
     try:
         is_full = torch.get_float32_matmul_precision() == 'highest'
     except RuntimeError:  # raised if set by the newer interface
@@ -455,5 +434,5 @@ def _normalize(x: Tensor) -> Tensor:
     is_zero = top == 0
     x = x / top.masked_fill(is_zero, 1.)
     x /= x.norm(dim=1, keepdim=True).masked_fill(is_zero, 1.)
-    # An axis of their own keeps zero vectors orthogonal to all others:
+    # An additional axis makes zero vectors orthogonal to all others:
     return torch.cat([x, is_zero.double()], dim=1) if is_zero.any() else x

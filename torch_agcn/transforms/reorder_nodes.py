@@ -13,16 +13,15 @@ from torch_agcn import _checks
 
 @functional_transform('reorder_nodes')
 class ReorderNodes(BaseTransform):
-    r"""Renumbers the nodes such that neighbors stand close to each other in
-    memory, by the reverse Cuthill-McKee algorithm (functional name:
-    :obj:`reorder_nodes`), which makes layers faster on k-NN graphs, grids,
-    meshes and road networks.
+    r"""Renumbers nodes by the reverse Cuthill-McKee algorithm, such that
+    neighbors are close in memory (functional name: :obj:`reorder_nodes`).
+    Layers get faster on graphs with a geometry, *e.g.*, k-NN graphs, grids and
+    road networks. Requires :obj:`scipy`.
 
-    Everything that belongs to nodes or edges moves along, everything whose
-    name has :obj:`index` in it is renumbered, and edges are sorted by target.
-    :obj:`data.n_id` holds the former number of each node, so that
-    :obj:`out[data.n_id.argsort()]` is in the former order.
-    Needs :obj:`scipy`.
+    Node and edge attributes are permuted, attributes with :obj:`index` in
+    their name renumbered, and edges sorted by target. :obj:`data.n_id` holds
+    the former node indices: :obj:`out[data.n_id.argsort()]` is in the former
+    order.
 
     Example:
         >>> from torch_geometric.data import Data
@@ -36,7 +35,6 @@ class ReorderNodes(BaseTransform):
     """
 
     def forward(self, data: Data) -> Data:
-        r"""Renumbers the nodes."""
         name = self.__class__.__name__
         if isinstance(data, HeteroData) or not isinstance(data, Data):
             _checks.refuse(name, f"data of type '{type(data).__name__}'",
@@ -64,7 +62,7 @@ class ReorderNodes(BaseTransform):
                        else graph.device)
         place = torch.empty_like(n_id)
         place[n_id] = torch.arange(num_nodes, device=n_id.device)
-        order = torch.from_numpy(edges.data).to(n_id)  # its type, too
+        order = torch.from_numpy(edges.data).to(n_id)  # also to its dtype
         for key in keys:
             if key == 'adj_t':
                 data.adj_t = _permuted(data.adj_t, n_id, place)
@@ -80,7 +78,7 @@ class ReorderNodes(BaseTransform):
                     n_id if key in of_nodes else order)
             elif 'index' in key and not data[key].is_floating_point():
                 data[key] = place[data[key]]
-        if 'n_id' not in of_nodes:  # or else it moved along
+        if 'n_id' not in of_nodes:  # else it was permuted
             data.n_id = n_id
         return data
 
@@ -107,9 +105,7 @@ def _check_graph(name: str, data: Data, num_nodes: int) -> None:
 
 
 def _by_target(data: Data, num_nodes: int) -> Any:
-    r"""The edges as a CSR matrix of SciPy: targets, sources and, as values,
-    the numbers of the edges.
-    """
+    r"""The edges as a SciPy matrix of targets, sources and edge indices."""
     try:
         import scipy.sparse as sp
     except ImportError as error:
@@ -122,8 +118,8 @@ def _by_target(data: Data, num_nodes: int) -> Any:
     else:
         target, source = data.adj_t.to_sparse_coo().coalesce().indices().cpu(
             ).numpy()
-    # A row for each edge becomes a column for each target by counting, which
-    # is much faster than to sort:
+    # The conversion from one row per edge to one column per target is a
+    # counting sort:
     count = len(target)
     sort = sp.csr_matrix((np.ones(count, bool), target, np.arange(count + 1)),
                          shape=(count, num_nodes)).tocsc()
@@ -132,13 +128,13 @@ def _by_target(data: Data, num_nodes: int) -> Any:
 
 
 def _order(edges: Any, batch: Tensor | None) -> Tensor:
-    r"""The former number of each node."""
+    r"""The former index of each node."""
     import scipy.sparse as sp
     num_nodes = edges.shape[0]
     pattern = sp.csr_matrix((np.ones(edges.nnz, bool), edges.indices,
                              edges.indptr), shape=edges.shape)
-    # The direction of an edge does not matter for where its ends should be.
-    # With equal degrees, it nearly always has its reverse already.
+    # The order ignores directions. If in- and out-degrees are equal, the graph
+    # is most likely undirected already.
     out_degree = np.bincount(edges.indices, minlength=num_nodes)
     if not np.array_equal(out_degree, np.diff(edges.indptr)):
         pattern = pattern + pattern.T
@@ -149,7 +145,6 @@ def _order(edges: Any, batch: Tensor | None) -> Tensor:
 
 
 def _permuted(adj: Any, n_id: Tensor, place: Tensor) -> Any:
-    r"""Rows and columns in another order."""
     if isinstance(adj, SparseTensor):
         return adj.permute(n_id)
     layout, adj = adj.layout, adj.to_sparse_coo().coalesce()

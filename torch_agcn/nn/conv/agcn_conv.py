@@ -26,108 +26,84 @@ class AGCNConv(GatedDiffusion):
 
     .. math::
         \mathbf{X}^{\prime} = g(s) \, \mathbf{P} \mathbf{X} \mathbf{\Theta},
-        \quad \mathbf{P} = \mathbf{\tilde{D}}^{-1/2} \mathbf{\tilde{A}}
-        \mathbf{\tilde{D}}^{-1/2},
-        \quad g(s) = 1 - \exp(-\beta s^2),
+        \quad g(s) = 1 - \exp(-\beta s^2), \quad s = \frac{1}{2} \sum_{i,j}
+        \tilde{A}_{ij} {\| \mathbf{x}_i - \mathbf{x}_j \|}^2,
 
-    where :math:`\mathbf{\tilde{A}} = \mathbf{A} + \mathbf{I}` denotes the
-    adjacency matrix with inserted self-loops, :math:`\mathbf{\tilde{D}}` its
-    diagonal degree matrix, and the energy
-
-    .. math::
-        s = \textrm{tr}(\mathbf{X}^{\top} (\mathbf{\tilde{D}} -
-        \mathbf{\tilde{A}}) \mathbf{X}) = \frac{1}{2} \sum_{i,j} \tilde{A}_{ij}
-        {\| \mathbf{x}_i - \mathbf{x}_j \|}^2
-
-    measures how rough the features :math:`\mathbf{X}` are (the paper's
-    :math:`\mathbf{H}^{(\ell)}`, and :math:`\mathbf{\Theta}` its
-    :math:`\mathbf{W}^{(\ell)}`).
-    The gate is one number for each graph.
-    Arguments, their order, and the keys of its :obj:`state_dict` are those of
+    where :math:`\mathbf{P} = \mathbf{\tilde{D}}^{-1/2} \mathbf{\tilde{A}}
+    \mathbf{\tilde{D}}^{-1/2}`, :math:`\mathbf{\tilde{A}} = \mathbf{A} +
+    \mathbf{I}` is the adjacency matrix with self-loops and
+    :math:`\mathbf{\tilde{D}}` its degree matrix (:math:`\mathbf{X}` and
+    :math:`\mathbf{\Theta}` are the paper's :math:`\mathbf{H}^{(\ell)}` and
+    :math:`\mathbf{W}^{(\ell)}`). The gate :math:`g(s)` is one number per
+    graph. Positional arguments and :obj:`state_dict` keys are those of
     :class:`~torch_geometric.nn.conv.GCNConv`.
 
     .. note::
-        On the usual data sets the energy is so large that the gate is exactly
-        one, and the layer computes what
-        :class:`~torch_geometric.nn.conv.GCNConv` does.
-        For many layers or hops, use :obj:`energy="relative"`: its gate closes
-        gradually, and a closed gate keeps the features, see
+        On common data sets, :math:`s` is so large that the gate is exactly
+        one, as in :class:`~torch_geometric.nn.conv.GCNConv`. For many layers
+        or hops, use :obj:`energy="relative"`, see
         :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
-    In **bipartite graphs** there are no self-loops, and
+    In bipartite graphs, without self-loops,
 
     .. math::
-        \mathbf{X}^{\prime}_t = g(s) \, \mathbf{P} \mathbf{X}_s
-        \mathbf{\Theta}, \quad \mathbf{P} = \mathbf{D}_t^{-1/2} \mathbf{A}
-        \mathbf{D}_s^{-1/2}, \quad s = \sum_{i,j} A_{ij} {\|
-        \mathbf{x}_{t,i} - \mathbf{x}_{s,j} \|}^2.
+        \mathbf{X}^{\prime}_t = g(s) \, \mathbf{D}_t^{-1/2} \mathbf{A}
+        \mathbf{D}_s^{-1/2} \mathbf{X}_s \mathbf{\Theta}, \quad s =
+        \sum_{i,j} A_{ij} {\| \mathbf{x}_{t,i} - \mathbf{x}_{s,j} \|}^2.
 
-    If :obj:`in_channels` is a pair, each side is mapped by a matrix of its own
-    *before* anything is measured; else both share :math:`\mathbf{\Theta}`.
-
-    For **mini-batches** of a large graph, see
-    :class:`~torch_agcn.loader.ImportanceWeights` and :obj:`momentum`.
+    If :obj:`in_channels` is a tuple, sources and targets are first mapped by a
+    matrix each, and :math:`s` is the energy of the results.
 
     Args:
         in_channels (int or tuple): Size of each input sample, or :obj:`-1` to
-            derive the size from the first input(s) to the forward method.
-            A tuple corresponds to the sizes of source and target
-            dimensionalities.
+            derive it from the first input. A tuple holds the sizes of source
+            and target nodes.
         out_channels (int): Size of each output sample.
-        improved (bool, optional): If set to :obj:`True`, the layer computes
-            :math:`\mathbf{\tilde{A}}` as :math:`\mathbf{A} + 2\mathbf{I}`.
+        improved (bool, optional): If set to :obj:`True`,
+            :math:`\mathbf{\tilde{A}} = \mathbf{A} + 2\mathbf{I}`.
             (default: :obj:`False`)
-        cached (bool, optional): If set to :obj:`True`, the layer keeps
-            :math:`\mathbf{P}`, see
-            :class:`~torch_agcn.nn.conv.GatedDiffusion`.
-            (default: :obj:`False`)
+        cached (bool, optional): If set to :obj:`True`, caches
+            :math:`\mathbf{P}` until the graph changes. Excludes
+            :obj:`torch.compile(fullgraph=True)`. (default: :obj:`False`)
         add_self_loops (bool, optional): If set to :obj:`False`, will not add
-            self-loops to the input graph. By default, as :obj:`normalize`, but
-            never in bipartite graphs. (default: :obj:`None`)
-        normalize (bool, optional): Whether to add self-loops and compute
-            symmetric normalization coefficients on-the-fly.
-            Without, the given edge weights are used for propagation as well
-            as for the energy. (default: :obj:`True`)
+            self-loops. By default, as :obj:`normalize`. (default: :obj:`None`)
+        normalize (bool, optional): If set to :obj:`False`, propagation and
+            energy use the given edge weights as they are.
+            (default: :obj:`True`)
         bias (bool, optional): If set to :obj:`False`, the layer will not learn
             an additive bias. (default: :obj:`True`)
-        energy (str, optional): The energy the gate looks at: :obj:`"total"`
-            for the paper's, or :obj:`"relative"`. (default: :obj:`"total"`)
-        beta (float, optional): The sharpness :math:`\beta \geq 0` of the
-            gate. By default, :obj:`1.0` for the total energy and
-            :obj:`500.0` for the relative one. (default: :obj:`None`)
-        residual (bool, optional): Whether the gate leads from
-            :math:`\mathbf{X}` to :math:`\mathbf{P} \mathbf{X}`, or from zero.
-            By default, :obj:`False` for the total energy and :obj:`True` for
-            the relative one. (default: :obj:`None`)
-        num_hops (int, optional): The number of hops before the weight matrix,
-            each with a gate of its own. (default: :obj:`1`)
-        alpha (float, optional): The share of the input in the result of each
+        energy (str, optional): The energy :math:`s`, :obj:`"total"` (the
+            paper's) or :obj:`"relative"`. (default: :obj:`"total"`)
+        beta (float, optional): The sharpness :math:`\beta \geq 0` of the gate.
+            By default, :obj:`1.0` for :obj:`"total"` and :obj:`500.0` for
+            :obj:`"relative"`. (default: :obj:`None`)
+        residual (bool, optional): If set to :obj:`True`, a hop computes
+            :math:`\mathbf{X} + g(s) (\mathbf{P} \mathbf{X} - \mathbf{X})`. By
+            default, only for :obj:`"relative"`. (default: :obj:`None`)
+        num_hops (int, optional): Number of hops before the weight matrix, each
+            with its own gate. (default: :obj:`1`)
+        alpha (float, optional): The share of the input in the output of each
             hop. (default: :obj:`0.0`)
-        learn_beta (bool, optional): Whether :math:`\beta` is learnt.
-            (default: :obj:`False`)
-        recompute (bool, optional): Whether the backward pass computes hops
-            again instead of keeping them. (default: :obj:`False`)
-        momentum (float, optional): The least share of the present batch in a
-            running estimate of the energy, for mini-batches of one graph: the
-            :math:`t`-th batch has the share :math:`\max(1/t,`
-            :obj:`momentum` :math:`)`. In evaluation, the estimate is used as
-            it is. By default, each input has its own energy.
-            (default: :obj:`None`)
+        learn_beta (bool, optional): If set to :obj:`True`, :math:`\beta` is
+            learned, starting from :obj:`beta`. (default: :obj:`False`)
+        recompute (bool, optional): If set to :obj:`True`, the backward pass
+            recomputes hops, in :math:`O(\sqrt{\textrm{num\_hops}})` memory. No
+            effect with :obj:`momentum`. (default: :obj:`False`)
+        momentum (float, optional): If given, :math:`s` is a running average
+            over mini-batches of one graph, in which the :math:`t`-th batch has
+            the share :math:`\max(1/t,` :obj:`momentum` :math:`)`; evaluation
+            does not update it. (default: :obj:`None`)
         **kwargs (optional): Additional arguments of
             :class:`torch_geometric.nn.conv.MessagePassing`.
 
     Shapes:
         - **input:**
-          node features :math:`(|\mathcal{V}|, F_{in})`, dense or sparse,
+          node features :math:`(|\mathcal{V}|, F_{in})`
           or :math:`((|\mathcal{V}_s|, F_s), (|\mathcal{V}_t|, F_t))` if
           bipartite,
           edge indices :math:`(2, |\mathcal{E}|)`
-          or sparse matrix :math:`(|\mathcal{V}|, |\mathcal{V}|)`
-          or :math:`(|\mathcal{V}_t|, |\mathcal{V}_s|)`,
-          edge weights :math:`(|\mathcal{E}|)` *(optional)*,
-          batch vector :math:`(|\mathcal{V}|)`, or one of each side
-          *(optional)*,
-          degrees and node weights :math:`(|\mathcal{V}|)` *(optional)*
+          or sparse matrix :math:`(|\mathcal{V}_t|, |\mathcal{V}_s|)`,
+          edge weights :math:`(|\mathcal{E}|)` *(optional)*
         - **output:** node features :math:`(|\mathcal{V}|, F_{out})` or
           :math:`(|\mathcal{V}_t|, F_{out})` if bipartite
 
@@ -139,8 +115,6 @@ class AGCNConv(GatedDiffusion):
         torch.Size([3, 16])
         >>> conv.gate(x, edge_index)
         tensor(0.7981)
-        >>> AGCNConv(3, 16, energy='relative')
-        AGCNConv(3, 16, energy='relative')
     """
 
     def __init__(
@@ -205,14 +179,14 @@ class AGCNConv(GatedDiffusion):
         self.reset_running_energy()
 
     def reset_running_energy(self) -> None:
-        r"""Forgets the running estimate, if there is one."""
+        r"""Resets the running average of :obj:`momentum`."""
         for running in self.running_energy or []:
             running.reset_parameters()  # type: ignore[operator]
 
     @torch.no_grad()
     def gate(self, *args: Any, **kwargs: Any) -> Tensor:
-        r"""The gates that :meth:`forward` applies, called with the same
-        arguments; with :obj:`momentum`, those of evaluation.
+        r"""Returns the gates of :meth:`forward`, with the same arguments; with
+        :obj:`momentum`, those of evaluation mode.
         """
         running = list(self.running_energy or [])
         modes = [module.training for module in running]
@@ -249,17 +223,16 @@ class AGCNConv(GatedDiffusion):
 
     @property
     def _weighs_first(self) -> bool:
-        # One hop commutes with the weight matrix and is cheaper on its
-        # (usually fewer) outputs. The relative energy, and the gates of
-        # further hops, need the propagated inputs themselves. Two weight
-        # matrices come first of all.
+        # One hop commutes with the weight matrix and is cheaper after it. The
+        # relative energy and the gates of further hops need propagated inputs.
+        # A pair of weight matrices is applied in `_map_sides`.
         return (self.energy == 'total' and self.num_hops == 1
                 and self.lin_dst is None)
 
     def _add_bias(self, out: Tensor, graph: Graph) -> Tensor:
         if self.bias is None:
             return out
-        # In place where nobody else can hold what came out:
+        # In place if nothing else can hold the output:
         lin = self.lin
         if (graph.is_matrix and type(lin) is Linear
                 and out.dtype == self.bias.dtype and not (
@@ -273,7 +246,7 @@ class AGCNConv(GatedDiffusion):
             return super()._measures()
         measures: list[Any] = list(self.running_energy)
         for running in measures:
-            running.momentum = self.momentum  # which may have been set since
+            running.momentum = self.momentum  # may have been changed
         return measures
 
     def _prepare(self, *args: Any, **kwargs: Any) -> Inputs:
@@ -316,5 +289,5 @@ class AGCNConv(GatedDiffusion):
 
 
 def _width(lin: Any) -> int:
-    r"""The number of features that go in, if it is known by now."""
+    r"""The input size, or :obj:`-1` if unknown."""
     return getattr(lin, 'in_channels', -1)

@@ -33,7 +33,7 @@ BETAS = {'total': 1.0, 'relative': 500.0}
 
 
 class Inputs(NamedTuple):
-    r"""What a layer is called with; in bipartite graphs, sources first."""
+    r"""The checked inputs; in bipartite graphs, sources come first."""
 
     x: Tensor
     graph: Graph
@@ -43,56 +43,36 @@ class Inputs(NamedTuple):
 
 
 class GatedDiffusion(MessagePassing):
-    r"""The propagation of the `"Anisotropic Graph Convolutional Network for
-    Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ paper
-    without weights, which stops where features are smooth and takes the place
-    of :class:`~torch_geometric.nn.conv.APPNP`
+    r"""The gated propagation of the `"Anisotropic Graph Convolutional Network
+    for Semi-supervised Learning" <https://arxiv.org/abs/2010.10284>`_ paper
+    without weights, as a replacement of
+    :class:`~torch_geometric.nn.conv.APPNP`
 
     .. math::
-        \mathbf{X}^{(k)} &= (1 - \alpha) \left( \mathbf{X}^{(k-1)} + g(s)
+        \mathbf{X}^{(k)} = (1 - \alpha) \left( \mathbf{X}^{(k-1)} + g(s)
         (\mathbf{P} \mathbf{X}^{(k-1)} - \mathbf{X}^{(k-1)}) \right) + \alpha
-        \mathbf{X}^{(0)}
+        \mathbf{X}^{(0)}, \quad g(s) = 1 - \exp(-\beta s^2),
 
-        g(s) &= 1 - \exp(-\beta s^2), \quad \mathbf{P} =
-        \mathbf{\tilde{D}}^{-1/2} \mathbf{\tilde{A}}
-        \mathbf{\tilde{D}}^{-1/2},
-
-    where :math:`s` is the :meth:`~torch_agcn.functional.relative_energy` of
-    :math:`\mathbf{X}^{(k-1)}`, or its Dirichlet energy.
-    The gate :math:`g(s)` is one number for each graph and hop.
+    where :math:`\mathbf{P} = \mathbf{\tilde{D}}^{-1/2} \mathbf{\tilde{A}}
+    \mathbf{\tilde{D}}^{-1/2}`, and :math:`s` is the
+    :meth:`~torch_agcn.functional.relative_energy` of
+    :math:`\mathbf{X}^{(k-1)}`. The gate :math:`g(s)` is one number per graph
+    and hop, and closes where features are smooth.
 
     Args:
-        num_hops (int, optional): The number of hops. (default: :obj:`10`)
+        num_hops (int, optional): Number of hops. (default: :obj:`10`)
         alpha (float, optional): The share :math:`\alpha \in [0, 1)` of the
-            input that is mixed into the result of each hop.
-            (default: :obj:`0.1`)
-        energy (str, optional): The energy the gate looks at:
-            :obj:`"relative"`, or :obj:`"total"` for the paper's.
-            (default: :obj:`"relative"`)
-        beta (float, optional): The sharpness :math:`\beta \geq 0` of the
-            gate. By default, :obj:`500.0` for the relative energy and
-            :obj:`1.0` for the total one. (default: :obj:`None`)
-        residual (bool, optional): Whether the gate leads from
-            :math:`\mathbf{X}` to :math:`\mathbf{P} \mathbf{X}`, or, as in the
-            paper, from zero. By default, :obj:`True` for the relative energy
-            and :obj:`False` for the total one. (default: :obj:`None`)
-        improved (bool, optional): If set to :obj:`True`, the layer computes
-            :math:`\mathbf{\tilde{A}}` as :math:`\mathbf{A} + 2\mathbf{I}`.
-            (default: :obj:`False`)
-        cached (bool, optional): If set to :obj:`True`, the layer keeps
-            :math:`\mathbf{P}`, which makes it several times faster on a graph
-            that stays the same; another graph is noticed, and takes its
-            place. Excludes :obj:`torch.compile(fullgraph=True)`.
-            (default: :obj:`False`)
-        add_self_loops (bool, optional): Whether to add self-loops. By
-            default, as :obj:`normalize`. (default: :obj:`None`)
-        normalize (bool, optional): Whether to compute symmetric
-            normalization coefficients on-the-fly. (default: :obj:`True`)
-        learn_beta (bool, optional): If set to :obj:`True`, :math:`\beta` is
-            learnt, starting from :obj:`beta`. (default: :obj:`False`)
-        recompute (bool, optional): If set to :obj:`True`, the backward pass
-            computes hops again, in :math:`O(\sqrt{K})` memory for :math:`K`
-            hops. (default: :obj:`False`)
+            input in the output of each hop. (default: :obj:`0.1`)
+        energy (str, optional): The energy :math:`s`, :obj:`"relative"` or
+            :obj:`"total"` (the paper's). (default: :obj:`"relative"`)
+        beta (float, optional): The sharpness :math:`\beta \geq 0` of the gate.
+            By default, :obj:`500.0` for :obj:`"relative"` and :obj:`1.0` for
+            :obj:`"total"`. (default: :obj:`None`)
+        residual (bool, optional): If set to :obj:`False`, a hop computes
+            :math:`g(s) \mathbf{P} \mathbf{X}`, as in the paper. By default,
+            :obj:`True` for :obj:`"relative"` only. (default: :obj:`None`)
+        improved, cached, add_self_loops, normalize, learn_beta, recompute
+            (bool, optional): As in :class:`~torch_agcn.nn.conv.AGCNConv`.
         **kwargs (optional): Additional arguments of
             :class:`torch_geometric.nn.conv.MessagePassing`.
 
@@ -174,7 +154,7 @@ class GatedDiffusion(MessagePassing):
 
     @property
     def beta(self) -> float | Tensor:
-        r"""The sharpness of the gate; a tensor if it is learnt."""
+        r"""The sharpness of the gate; a tensor if learned."""
         return (self._beta if self.raw_beta is None else
                 torch.nn.functional.softplus(self.raw_beta))
 
@@ -198,24 +178,22 @@ class GatedDiffusion(MessagePassing):
 
         Args:
             x (torch.Tensor or (torch.Tensor, torch.Tensor)): The node
-                features, dense or sparse, or those of source and target
-                nodes.
+                features, dense or sparse, or those of source and target nodes.
             edge_index (torch.Tensor or SparseTensor): The edge indices or the
                 transposed adjacency matrix.
-            edge_weight (torch.Tensor, optional): The edge weights, which must
-                not be negative. (default: :obj:`None`)
-            batch (torch.Tensor, optional): The batch vector
-                :math:`\mathbf{b} \in {\{ 0, \ldots, B-1\}}^N`, which assigns
-                each node to a graph. Each graph has a gate of its own.
-                (default: :obj:`None`)
+            edge_weight (torch.Tensor, optional): The non-negative edge
+                weights. (default: :obj:`None`)
+            batch (torch.Tensor, optional): The batch vector :math:`\mathbf{b}
+                \in {\{ 0, \ldots, B-1\}}^N`, or one per side if bipartite.
+                Each graph has its own gate. (default: :obj:`None`)
             batch_size (int, optional): The number of graphs :math:`B`.
                 (default: :obj:`None`)
-            degree (torch.Tensor, optional): The degrees in the graph that
-                this one is a sample of, see
+            degree (torch.Tensor, optional): The degrees in the whole graph if
+                this one is sampled, see
                 :class:`~torch_agcn.loader.ImportanceWeights`.
                 (default: :obj:`None`)
-            node_weight (torch.Tensor, optional): How many nodes of that graph
-                each node stands for in the energy. (default: :obj:`None`)
+            node_weight (torch.Tensor, optional): The importance weight of each
+                sampled node in the energy. (default: :obj:`None`)
         """
         if self.cached and torch.compiler.is_dynamo_compiling():
             return run_eagerly(self.forward, x, edge_index, edge_weight,
@@ -225,9 +203,8 @@ class GatedDiffusion(MessagePassing):
 
     @torch.no_grad()
     def gate(self, *args: Any, **kwargs: Any) -> Tensor:
-        r"""The gates that :meth:`forward` applies, called with the same
-        arguments: one number, or one per graph, stacked along a first
-        dimension if there are many hops.
+        r"""Returns the gates of :meth:`forward`, with the same arguments: a
+        number, or one per graph, stacked over hops if there are many.
         """
         inputs = self._prepare(*args, **{**kwargs, 'counts': True})
         gates, x = self._gates(inputs), inputs.x
@@ -239,7 +216,7 @@ class GatedDiffusion(MessagePassing):
     # The paper's steps #######################################################
 
     def _run(self, inputs: Inputs) -> tuple[Tensor, list[OptTensor]]:
-        r"""What the layer gives out, and the gates of all hops."""
+        r"""Returns the output and the gate of each hop."""
         x, graph, groups, num_sources, x_0 = inputs
         out, gates = self._diffuse(x, x_0, graph, groups)
         if num_sources is not None:
@@ -251,18 +228,17 @@ class GatedDiffusion(MessagePassing):
         return self._diffuse(x, x_0, graph, groups)[1]
 
     def _measures(self) -> list[Energy]:
-        r"""The energy to measure in each hop."""
         return [ENERGIES[self.energy]] * self.num_hops
 
     def _diffuse(self, h: Tensor, x: Tensor, graph: Graph,
                  groups: OneGraph) -> tuple[Tensor, list[OptTensor]]:
-        r"""All hops from :obj:`h`, restarting from :obj:`x`, and the gates."""
+        r"""Runs all hops from :obj:`h` with restarts from :obj:`x`."""
         if h.layout != torch.strided:
             h = x = h.to_dense()
         beta, length, measures = self.beta, self._segment, self._measures()
         if length == self.num_hops:
             return self._hops(h, x, graph, groups, beta, measures)
-        graph.L.settle()  # before anything is computed twice
+        graph.L.settle()  # outside of the checkpoints
         gates: list[OptTensor] = []
         for i in range(0, self.num_hops, length):
             h, some = checkpoint(
@@ -275,7 +251,8 @@ class GatedDiffusion(MessagePassing):
     def _hops(self, h: Tensor, x: Tensor, graph: Graph, groups: OneGraph,
               beta: float | Tensor,
               measures: list[Energy]) -> tuple[Tensor, list[OptTensor]]:
-        # May run again in the backward pass, when parameters may be others.
+        # May run again in the backward pass, after parameters have changed:
+        # `beta` is an argument.
         gates: list[OptTensor] = []
         for measure in measures:
             h, gate = measure.hop(h, graph, groups, beta, self.residual)
@@ -288,8 +265,8 @@ class GatedDiffusion(MessagePassing):
 
     @property
     def _segment(self) -> int:
-        # Hops to take at once: the backward pass holds the inputs of all
-        # segments and all hops of one of them.
+        # Hops per checkpoint. The backward pass stores the inputs of all
+        # checkpoints and the hops of one.
         if (not self.recompute or not torch.is_grad_enabled() or is_traced()
                 or self.explain):
             return self.num_hops
@@ -304,7 +281,7 @@ class GatedDiffusion(MessagePassing):
         degree: OptTensor = None, node_weight: OptTensor = None,
         counts: bool = False,
     ) -> Inputs:
-        # `to_hetero` makes a pair of nothing.
+        # `to_hetero` turns None into (None, None).
         batch, degree, node_weight = (
             None if isinstance(v, (tuple, list)) and len(v) == 2 and all(
                 side is None for side in v) else v
@@ -329,7 +306,7 @@ class GatedDiffusion(MessagePassing):
 
     def _join(self, x: Any,
               batch: Any) -> tuple[Tensor, OptTensor, int | None]:
-        r"""A bipartite graph is a graph on the nodes of both sides."""
+        r"""Joins both sides of a bipartite graph to one set of nodes."""
         if not isinstance(x, (tuple, list)):
             self._check_features(x)
             return x, batch, None
@@ -368,10 +345,10 @@ class GatedDiffusion(MessagePassing):
                     self.add_self_loops, self.normalize,
                     num_sources is not None and self.energy,
                     *(v if v is None else v.dtype for v in inputs))
-        # Not read from the layer again: other threads may call it, too.
+        # A local variable, as other threads may set `self._cache`.
         cache = _cache.find(self._cache, settings, inputs)
         if cache is None:
-            self._cache = None  # Not two at a time.
+            self._cache = None  # Free the old graph first.
             cache = _cache.keep(settings, inputs, lambda: self._make_graph(
                 x, num_sources, edge_index, edge_weight, to_keep=True))
         self._cache = cache
@@ -393,7 +370,7 @@ class GatedDiffusion(MessagePassing):
 
     def _sends(self, x: Tensor, edge_index: Adj,
                edge_weight: OptTensor) -> bool:
-        r"""Whether somebody wants to see messages, or has to."""
+        r"""Whether to propagate by messages instead of a sparse matrix."""
         if (not self.fuse or self.explain or self._has_hooks
                 or getattr(edge_index, 'requires_grad', None) is True
                 or any(v is not None and v.requires_grad for v in (
@@ -427,7 +404,7 @@ class GatedDiffusion(MessagePassing):
     # What Python and torch ask ###############################################
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies and pickles do without the cache: it is made anew.
+        # Copies and pickles leave out the cache.
         return {**self.__dict__, '_cache': None}
 
     def __prepare_scriptable__(self) -> None:
@@ -439,7 +416,7 @@ class GatedDiffusion(MessagePassing):
         return f"{self._name}({', '.join(self._arguments())})"
 
     def _arguments(self) -> list[str]:
-        r"""The arguments it was made by, as far as they are no defaults."""
+        r"""The arguments that :obj:`repr` shows."""
         return changed_arguments(self, GatedDiffusion, {
             'beta': BETAS[self.energy], 'residual': self.energy == 'relative',
             'add_self_loops': self.normalize})

@@ -17,16 +17,7 @@ from torch_agcn._tracing import accumulation_dtype
 
 class RunningEnergy(Module, Energy):
     r"""The Dirichlet energy of one hop as a running average over mini-batches
-    and over all processes of :mod:`torch.distributed`.
-
-    In training, gradients flow through the present batch. In evaluation, the
-    average is used as it is. A batch whose energy is not finite is left out.
-
-    Args:
-        momentum (float): The least share of the present batch: the
-            :math:`t`-th batch has the share :math:`\max(1/t,`
-            :obj:`momentum` :math:`)`.
-        width (int, optional): The number of sums. (default: :obj:`1`)
+    and processes, without batches of non-finite energy.
     """
 
     looks_ahead = False
@@ -40,28 +31,26 @@ class RunningEnergy(Module, Energy):
         self.register_buffer('num_batches', torch.tensor(0))
 
     def reset_parameters(self) -> None:
-        r"""Forgets the average."""
+        r"""Resets the average."""
         self.sums.zero_()
         self.num_batches.zero_()
 
     def gate(self, h: Tensor, ph: Tensor, graph: Graph, groups: OneGraph,
              beta: float | Tensor) -> Tensor:
-        r"""The gate of the average."""
         sums = self.measure(h, ph, graph, groups)
         sums = self._update(sums) if self.training else self._read(sums)
         return gate_of(self.energy(sums), beta)
 
     def measure(self, h: Tensor, ph: Tensor, graph: Graph,
                 groups: OneGraph) -> Tensor:
-        r"""What is averaged."""
+        r"""Returns the sums to average."""
         return total_energy(to_measure(h), graph.L, groups).view(1)
 
     def merge(self, old: Tensor, new: Tensor, share: Tensor) -> Tensor:
-        r"""A share of :obj:`new` and the rest of :obj:`old`."""
+        r"""Weighs :obj:`new` by :obj:`share`, and :obj:`old` by the rest."""
         return torch.lerp(old, new, share)
 
     def energy(self, sums: Tensor) -> Tensor:
-        r"""The energy that belongs to the sums."""
         return sums[0]
 
     def _read(self, sums: Tensor) -> Tensor:
@@ -77,8 +66,8 @@ class RunningEnergy(Module, Energy):
             merged = self.merge(old, new, share.to(sums.dtype))
             self.sums.copy_(torch.where(is_finite, merged, old))
             self.num_batches += is_finite
-        # The value of the average and the gradient of the batch, which in
-        # expectation is the graph's:
+        # The value of the average with the gradient of the batch, which is
+        # unbiased:
         return torch.where(is_finite, sums + (merged - sums).detach(),
                            self._read(sums))
 
@@ -103,13 +92,7 @@ class RunningEnergy(Module, Energy):
 
 
 class RunningRelativeEnergy(RunningEnergy):
-    r"""The relative energy of one hop as a running average of the sums that
-    it is made of, as if the edges of all batches were one graph.
-
-    Args:
-        momentum (float): The least share of the present batch.
-        channels (int): The number of features.
-    """
+    r"""The relative energy of one hop, from running averages of its sums."""
 
     looks_ahead = True
 
@@ -127,7 +110,7 @@ class RunningRelativeEnergy(RunningEnergy):
         rough, spread, weight = torch.lerp(old, new, share)[:3]
         part = share * new[2] / torch.where(weight > 0, weight, 1.0)
         gap = new[3:] - old[3:]
-        # Each was measured around a mean of its own:
+        # Each spread is around its own mean:
         spread = spread + (1 - share) * old[2] * part * gap.square().sum()
         return torch.cat([torch.stack([rough, spread, weight]),
                           old[3:] + part * gap])

@@ -31,39 +31,21 @@ class AGCN(BasicGNN):
 
     Args:
         in_channels (int or tuple): Size of each input sample, or :obj:`-1` to
-            derive the size from the first input(s) to the forward method.
-            A tuple corresponds to the sizes of source and target
-            dimensionalities.
+            derive it from the first input. A tuple holds the sizes of source
+            and target nodes.
         hidden_channels (int): Size of each hidden sample.
         num_layers (int): Number of layers.
         out_channels (int, optional): If not set to :obj:`None`, the size of
             each output sample. (default: :obj:`None`)
-        dropout (float, optional): Dropout probability. (default: :obj:`0.`)
-        act (str or Callable, optional): The non-linear activation function to
-            use. (default: :obj:`"relu"`)
-        act_first (bool, optional): If set to :obj:`True`, activation is
-            applied before normalization. (default: :obj:`False`)
-        act_kwargs (Dict[str, Any], optional): Arguments passed to the
-            respective activation function defined by :obj:`act`.
-            (default: :obj:`None`)
-        norm (str or Callable, optional): The normalization function to
-            use. (default: :obj:`None`)
-        norm_kwargs (Dict[str, Any], optional): Arguments passed to the
-            respective normalization function defined by :obj:`norm`.
-            (default: :obj:`None`)
-        jk (str, optional): The Jumping Knowledge mode (:obj:`None`,
-            :obj:`"last"`, :obj:`"cat"`, :obj:`"max"`, :obj:`"lstm"`).
-            (default: :obj:`None`)
-        head (str, optional): The last layer, :obj:`"conv"` as all others or
-            :obj:`"linear"`, as the paper's equation (9) has it.
-            (default: :obj:`"conv"`)
+        dropout, act, act_first, act_kwargs, norm, norm_kwargs, jk (optional):
+            As in :class:`torch_geometric.nn.models.GCN`.
+        head (str, optional): The last layer, :obj:`"conv"`, or :obj:`"linear"`
+            as in equation (9) of the paper. (default: :obj:`"conv"`)
         **kwargs (optional): Additional arguments of
-            :class:`~torch_agcn.nn.conv.AGCNConv`, *e.g.*, :obj:`beta`,
-            :obj:`energy`, :obj:`residual` or :obj:`cached`.
+            :class:`~torch_agcn.nn.conv.AGCNConv`.
 
     Example:
-        >>> model = AGCN(1433, 16, num_layers=2, out_channels=7, dropout=0.5)
-        >>> model
+        >>> AGCN(1433, 16, num_layers=2, out_channels=7, dropout=0.5)
         AGCN(1433, 7, num_layers=2)
     """
 
@@ -103,8 +85,7 @@ class AGCN(BasicGNN):
             _checks.check_choice('AGCN', ('last', 'cat', 'max', 'lstm'),
                                  jk=jk)
         if head == 'linear':
-            # A linear map behind the last of the other layers is what PyG's
-            # Jumping Knowledge of mode 'last' is:
+            # PyG's Jumping Knowledge of mode 'last' adds a linear layer:
             num_layers -= 1
             jk = jk or 'last'
         super().__init__(in_channels, hidden_channels, num_layers,
@@ -119,7 +100,6 @@ class AGCN(BasicGNN):
 
     def init_conv(self, in_channels: int | tuple[int, int], out_channels: int,
                   **kwargs: Any) -> AGCNConv:
-        r"""Makes one layer."""
         return AGCNConv(in_channels, out_channels, **kwargs)
 
     def forward(
@@ -138,15 +118,13 @@ class AGCN(BasicGNN):
         r"""Forward pass.
 
         Args:
-            x, edge_index, edge_weight, batch, batch_size, degree: As in
-                :class:`~torch_agcn.nn.conv.AGCNConv`, and so is
-                :obj:`node_weight`.
+            x, edge_index, edge_weight, batch, batch_size, degree, node_weight:
+                As in :class:`~torch_agcn.nn.conv.AGCNConv`.
             edge_attr (torch.Tensor, optional): Not used.
-            num_sampled_nodes_per_hop (List[int], optional): The number of
-                sampled nodes per hop, to leave out what the remaining layers
-                do not need. (default: :obj:`None`)
-            num_sampled_edges_per_hop (List[int], optional): The number of
-                sampled edges per hop. (default: :obj:`None`)
+                (default: :obj:`None`)
+            num_sampled_nodes_per_hop, num_sampled_edges_per_hop (List[int],
+                optional): The numbers of sampled nodes and edges per hop, to
+                trim the graph layer by layer. (default: :obj:`None`)
         """
         if (num_sampled_nodes_per_hop is not None
                 or num_sampled_edges_per_hop is not None):
@@ -191,23 +169,21 @@ class AGCN(BasicGNN):
         progress_bar: bool = False,
         cache: bool = False,
     ) -> Tensor:
-        r"""Performs layer-wise inference on large graphs using a
-        :class:`~torch_geometric.loader.NeighborLoader` that samples the full
-        neighborhood for only one layer, with the degrees and gates of the
-        whole graph.
+        r"""Performs layer-wise inference on large graphs, with the degrees and
+        gates of the whole graph.
 
         Args:
-            loader (torch_geometric.loader.NeighborLoader): A neighbor loader
-                object that generates full 1-hop subgraphs of all nodes,
-                *i.e.*, :obj:`loader.num_neighbors = [-1]`.
+            loader (torch_geometric.loader.NeighborLoader): A loader of full
+                1-hop subgraphs of all nodes, *i.e.*,
+                :obj:`loader.num_neighbors = [-1]`.
             device (torch.device, optional): The device to propagate on.
                 (default: :obj:`None`)
             embedding_device (torch.device, optional): The device to store
                 intermediate embeddings on. (default: :obj:`"cpu"`)
-            progress_bar (bool, optional): If set to :obj:`True`, will print a
-                progress bar during computation. (default: :obj:`False`)
-            cache (bool, optional): If set to :obj:`True`, keeps all subgraphs
-                in memory after the first layer. (default: :obj:`False`)
+            progress_bar (bool, optional): Whether to show a progress bar.
+                (default: :obj:`False`)
+            cache (bool, optional): Whether to keep all subgraphs in memory.
+                (default: :obj:`False`)
         """
         if self.training or self.jk_mode not in (None, 'last'):
             raise ValueError(f"'AGCN.inference' works layer by layer in "
@@ -262,9 +238,7 @@ class AGCN(BasicGNN):
 
 def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
            device: str | torch.device | None, bar: tqdm) -> Tensor:
-    r"""One layer on all nodes: the hops of :meth:`AGCNConv.forward`, with
-    energies of the whole graph and propagation by batches.
-    """
+    r"""One layer on all nodes, with energies of the whole graph."""
     x = to_measure(x)
     P, L = conv._make_graph(x, None, *_edges_of(data, x.device))
     added = (2.0 if conv.improved else 1.0) if conv.add_self_loops else 0.0
@@ -279,9 +253,7 @@ def _infer(conv: AGCNConv, x: Tensor, data: Any, batches: Any,
 
 
 class _Batches:
-    r"""What a layer propagates with, from batches of neighborhoods and the
-    degrees of the whole graph.
-    """
+    r"""Propagates by batches, with the degrees of the whole graph."""
 
     def __init__(self, conv: AGCNConv, degree: Tensor, batches: Any,
                  device: str | torch.device | None, bar: tqdm) -> None:

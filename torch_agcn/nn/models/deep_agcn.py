@@ -13,32 +13,27 @@ from torch_agcn.nn.conv import AGCN2Conv
 
 
 class DeepAGCN(Module):
-    r"""A network of many :class:`~torch_agcn.nn.conv.AGCN2Conv` layers between
-    two linear maps, whose accuracy does not fall with depth.
+    r"""A deep network of :class:`~torch_agcn.nn.conv.AGCN2Conv` layers between
+    two linear layers.
 
     Args:
-        in_channels (int): Size of each input sample, or :obj:`-1` to derive
-            the size from the first input(s) to the forward method.
+        in_channels (int): Size of each input sample, or :obj:`-1` to derive it
+            from the first input.
         hidden_channels (int): Size of each hidden sample.
         num_layers (int): Number of convolutions.
         out_channels (int): Size of each output sample.
-        dropout (float, optional): Dropout probability, before each map.
-            (default: :obj:`0.`)
-        alpha (float, optional): The share of the first features in each
-            layer. (default: :obj:`0.1`)
+        dropout (float, optional): Dropout probability. (default: :obj:`0.`)
+        alpha (float, optional): The strength of the initial residual
+            connection. (default: :obj:`0.1`)
         theta (float, optional): The hyperparameter of the identity mapping.
             (default: :obj:`0.5`)
-        num_hops (int, optional): The number of hops in each layer. By
-            default, as many as make 16 in all, and two at least.
-            (default: :obj:`None`)
+        num_hops (int, optional): Number of hops per layer. By default, at
+            least two, and 16 over all layers. (default: :obj:`None`)
         **kwargs (optional): Additional arguments of
-            :class:`~torch_agcn.nn.conv.AGCN2Conv`, *e.g.*, :obj:`beta` or
-            :obj:`cached`.
+            :class:`~torch_agcn.nn.conv.AGCN2Conv`.
 
     Example:
-        >>> model = DeepAGCN(1433, 64, num_layers=64, out_channels=7,
-        ...                  dropout=0.6)
-        >>> model
+        >>> DeepAGCN(1433, 64, num_layers=64, out_channels=7)
         DeepAGCN(1433, 7, num_layers=64)
     """
 
@@ -81,9 +76,7 @@ class DeepAGCN(Module):
     def forward(self, x: Tensor, edge_index: Adj,
                 edge_weight: OptTensor = None, batch: OptTensor = None,
                 batch_size: int | None = None) -> Tensor:
-        r"""Forward pass, with the arguments of
-        :class:`~torch_agcn.nn.conv.GatedDiffusion`.
-        """
+        r"""Forward pass, see :class:`~torch_agcn.nn.conv.GatedDiffusion`."""
         _checks.check_features('DeepAGCN', x, self.lin_in.in_channels)
         _checks.check_type('DeepAGCN', self.lin_out.weight.dtype, x)
         _checks.check_devices('DeepAGCN', self.lin_out.weight.device, x=x)

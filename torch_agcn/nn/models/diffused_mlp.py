@@ -13,28 +13,24 @@ from torch_agcn.nn.models.deep_agcn import dropout
 
 
 class DiffusedMLP(Module):
-    r"""A multi-layer perceptron whose outputs are diffused by
+    r"""A multi-layer perceptron followed by
     :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
     Args:
-        in_channels (int): Size of each input sample, or :obj:`-1` to derive
-            the size from the first input(s) to the forward method.
+        in_channels (int): Size of each input sample, or :obj:`-1` to derive it
+            from the first input.
         hidden_channels (int): Size of each hidden sample.
-        num_layers (int): Number of layers of the perceptron.
+        num_layers (int): Number of linear layers.
         out_channels (int): Size of each output sample.
-        dropout (float, optional): Dropout probability, before each layer.
-            (default: :obj:`0.`)
-        num_hops (int, optional): The number of hops. (default: :obj:`10`)
-        alpha (float, optional): The share of the perceptron's output that is
-            mixed into the result of each hop. (default: :obj:`0.05`)
+        dropout (float, optional): Dropout probability. (default: :obj:`0.`)
+        num_hops (int, optional): Number of hops. (default: :obj:`10`)
+        alpha (float, optional): The share of the perceptron's output in the
+            output of each hop. (default: :obj:`0.05`)
         **kwargs (optional): Additional arguments of
-            :class:`~torch_agcn.nn.conv.GatedDiffusion`, *e.g.*,
-            :obj:`beta` or :obj:`cached`.
+            :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
     Example:
-        >>> model = DiffusedMLP(1433, 64, num_layers=2, out_channels=7,
-        ...                     dropout=0.5)
-        >>> model
+        >>> DiffusedMLP(1433, 64, num_layers=2, out_channels=7)
         DiffusedMLP(1433, 7, num_layers=2, num_hops=10)
     """
 
@@ -60,7 +56,7 @@ class DiffusedMLP(Module):
         self.dropout = dropout
         sizes = [in_channels, *[hidden_channels] * (num_layers - 1),
                  out_channels]
-        # The bias of the last layer follows behind the diffusion.
+        # The bias of the last layer is added after the diffusion.
         self.lins = ModuleList([
             Linear(sizes[i], sizes[i + 1], bias=i < num_layers - 1,
                    weight_initializer='glorot', bias_initializer='zeros')
@@ -77,9 +73,7 @@ class DiffusedMLP(Module):
     def forward(self, x: Tensor, edge_index: Adj,
                 edge_weight: OptTensor = None, batch: OptTensor = None,
                 batch_size: int | None = None) -> Tensor:
-        r"""Forward pass, with the arguments of
-        :class:`~torch_agcn.nn.conv.GatedDiffusion`.
-        """
+        r"""Forward pass, see :class:`~torch_agcn.nn.conv.GatedDiffusion`."""
         channels: Any = self.lins[0].in_channels
         _checks.check_features('DiffusedMLP', x, channels)
         _checks.check_type('DiffusedMLP', self.bias.dtype, x)
