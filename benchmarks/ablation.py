@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks import plots, runner, settings
 from benchmarks.data import DATASETS, splits_of
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, compared, gap_text, mean_error
+from benchmarks.stats import by_seed, compared, gap_text, mean_error, pairs
 
 QUESTION = 'What is each part of DeepAGCN worth?'
 METHOD, ALL = 'agcn_deep', 'all parts'
@@ -89,7 +89,8 @@ def answer(rows: pd.DataFrame) -> str:
                 f'Test accuracy of DeepAGCN on {dataset} with {depth} layers '
                 f'and one part changed, minus that with all parts, in points '
                 f'with 95 % intervals: ',
-                {part: gap_text(wide, part, ALL, 1) for part in wide})
+                {part: pairs(wide, part, ALL) for part in wide
+                 if part != ALL})
             if text:
                 return text
     return ''

@@ -17,7 +17,7 @@ from torch_geometric import seed_everything
 from benchmarks.batches import accuracies
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, compared, gap_text, mean_error
+from benchmarks.stats import by_seed, compared, gap_text, mean_error, pairs
 from benchmarks.training import fit
 from torch_agcn import AGCN
 
@@ -54,14 +54,19 @@ def measure(task: Task, root: str) -> dict[str, Any]:
             'seconds': round(time.perf_counter() - begin, 2)}
 
 
+def by_precision(rows: pd.DataFrame) -> dict[Any, pd.DataFrame]:
+    r"""Accuracies of each network and data set, a column for each precision
+    and a line for each seed.
+    """
+    return {key: by_seed(part, 'precision').reindex(columns=PRECISIONS)
+            for key, part in rows.groupby(['method', 'dataset'])}
+
+
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies, and differences to float32 over the same seeds."""
-    lines = []
-    for (method, dataset), part in rows.groupby(['method', 'dataset']):
-        wide = by_seed(part, 'precision').reindex(columns=PRECISIONS)
-        lines.append([method, dataset, mean_error(wide[EXACT]),
-                      mean_error(wide[AUTOCAST]),
-                      gap_text(wide, AUTOCAST, EXACT)])
+    lines = [[*key, mean_error(wide[EXACT]), mean_error(wide[AUTOCAST]),
+              gap_text(wide, AUTOCAST, EXACT)]
+             for key, wide in by_precision(rows).items()]
     return {'Test accuracy in percent, mean ± standard error (runs)':
             pd.DataFrame(lines, columns=['', 'data', *PRECISIONS, 'difference'
                                          ', 95 % interval'])}
@@ -69,12 +74,11 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The differences to float32."""
-    frame, = tables(rows).values()
     return compared(
         'Test accuracy with bfloat16 minus that with float32, in points with '
         '95 % intervals: ',
-        {f'{method} on {dataset}': gap
-         for method, dataset, _, _, gap in frame.to_numpy()})
+        {f'{method} on {dataset}': pairs(wide, AUTOCAST, EXACT)
+         for (method, dataset), wide in by_precision(rows).items()}, 2)
 
 
 def tasks(args: Namespace) -> list[Task]:

@@ -34,7 +34,7 @@ from benchmarks import batches, settings
 from benchmarks.baselines import agcn
 from benchmarks.data import CITATION, load
 from benchmarks.results import RESULTS, Table
-from benchmarks.stats import by_seed, compared, gap_text, mean_error
+from benchmarks.stats import by_seed, compared, gap_text, mean_error, pairs
 from torch_agcn import AGCNConv
 from torch_agcn.loader import ImportanceWeights
 
@@ -182,18 +182,12 @@ def latest(rows: pd.DataFrame) -> pd.DataFrame:
     return settings.latest(rows, 'sampling', 'estimate')
 
 
-def lines_of(rows: pd.DataFrame) -> list[list[str]]:
-    r"""Data set, network, gate, accuracy, and the difference to the whole
-    graph.
+def by_way(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""Accuracies on each data set, a column for each way and a line for each
+    seed.
     """
-    lines = []
-    for dataset, part in latest(rows).groupby('dataset'):
-        wide = by_seed(part, WAY)
-        lines += [[dataset, settings.METHODS[way[0]], ESTIMATES[way[2]],
-                   mean_error(wide[way]),
-                   gap_text(wide, way, (way[0], *WHOLE))]
-                  for way in WAYS if way in wide]
-    return lines
+    return {dataset: by_seed(part, WAY)
+            for dataset, part in latest(rows).groupby('dataset')}
 
 
 def exact_and_found(row: Any) -> tuple[Any, dict[str, Any]]:
@@ -205,10 +199,13 @@ def exact_and_found(row: Any) -> tuple[Any, dict[str, Any]]:
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies beside the whole graph's, and gates."""
+    lines = [[dataset, settings.METHODS[way[0]], ESTIMATES[way[2]],
+              mean_error(wide[way]), gap_text(wide, way, (way[0], *WHOLE))]
+             for dataset, wide in by_way(rows).items()
+             for way in WAYS if way in wide]
     out = {'Test accuracy (%), mean ± standard error (runs)': pd.DataFrame(
-        lines_of(rows), columns=['data', '', 'gates in training from',
-                                 'accuracy', 'minus whole graph, 95 % '
-                                 'interval'])}
+        lines, columns=['data', '', 'gates in training from', 'accuracy',
+                        'minus whole graph, 95 % interval'])}
     distances: dict[tuple[str, str, str], list[Any]] = {}
     for row in latest(rows).itertuples():
         exact, found = exact_and_found(row)
@@ -258,8 +255,10 @@ def answer(rows: pd.DataFrame) -> str:
     return compared(
         'Test accuracy of training on mini-batches minus that on the whole '
         'graph, by where gates are from, in points with 95 % intervals: ',
-        {f'{name} on {dataset} ({gate})': gap
-         for dataset, name, gate, _, gap in lines_of(rows)})
+        {f'{settings.METHODS[way[0]]} on {dataset} ({ESTIMATES[way[2]]})':
+         pairs(wide, way, (way[0], *WHOLE))
+         for dataset, wide in by_way(rows).items()
+         for way in WAYS if way[1:] != WHOLE}, 2)
 
 
 def tasks(args: Namespace) -> list[Task]:

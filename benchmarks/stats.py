@@ -84,18 +84,18 @@ def sentence(begin: str, found: dict[str, Any], comma: str = ', ') -> str:
     return f'{begin}{comma.join(texts)}.' if texts else ''
 
 
-def compared(begin: str, found: dict[str, Any]) -> str:
-    r"""Differences by name, as they are printed: those whose interval is above
-    zero, below it, and around it. Nothing if there are none.
+def compared(begin: str, found: dict[str, Gap | None],
+             digits: int = 1) -> str:
+    r"""Differences by name: those whose interval is above zero, below it, and
+    around it. Nothing if there are none.
     """
     groups: dict[str, dict[str, Any]] = {
         'better': {}, 'worse': {}, 'no difference shown': {}}
-    for name, value in found.items():
-        if value is not None and value != '–':
-            mean, half = map(float, str(value).split(' ± '))
-            key = ('better' if mean > half else 'worse' if mean < -half
-                   else 'no difference shown')
-            groups[key][name] = value
+    for name, gap in found.items():
+        if gap is not None:
+            key = ('better' if gap.mean > gap.half else 'worse'
+                   if gap.mean < -gap.half else 'no difference shown')
+            groups[key][name] = gap.text(digits)
     return sentence(begin, {f'{key}:': sentence('', group)[:-1]
                             for key, group in groups.items() if group}, '; ')
 

@@ -382,7 +382,7 @@ def answer(rows: pd.DataFrame) -> str:
         ours, other = (('agcn_relative', 'gcn') if dataset in TITLES else
                        ('agcn', 'mlp'))
         parts[f'{LABELS[ours]} minus {LABELS[other]} on {dataset}'] = (
-            gap_text(wide, ours, other, 1))
+            pairs(wide, ours, other))
     return compared('Test scores, in points with 95 % intervals: ', parts)
 
 

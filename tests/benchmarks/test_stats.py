@@ -182,9 +182,13 @@ def test_most():
 
 def test_compared():
     assert stats.compared('a: ', {}) == ''
-    assert stats.compared('a: ', {'x': None, 'y': '–'}) == ''
-    assert stats.compared('a: ', {
-        'v': stats.Gap(0.0, 0.0), 'w': '-1.0 ± 0.5', 'x': None,
-        'y': stats.Gap(1.04, 0.5), 'z': '+1.00 ± 1.00'}) == (
-            'a: better: y +1.0 ± 0.5; worse: w -1.0 ± 0.5; no difference '
-            'shown: v +0.0 ± 0.0, z +1.00 ± 1.00.')
+    assert stats.compared('a: ', {'x': None}) == ''
+    # Printed numbers may be equal where those they are rounded from differ.
+    found = {'u': stats.Gap(0.14, 0.06), 'v': stats.Gap(0.0, 0.0),
+             'w': stats.Gap(-1.0, 0.5), 'x': None,
+             'y': stats.Gap(0.14, 0.12), 'z': stats.Gap(1.0, 1.0)}
+    assert stats.compared('a: ', found) == (
+        'a: better: u +0.1 ± 0.1, y +0.1 ± 0.1; worse: w -1.0 ± 0.5; no '
+        'difference shown: v +0.0 ± 0.0, z +1.0 ± 1.0.')
+    assert stats.compared('', {'y': found['y']}, 2) == (
+        'better: y +0.14 ± 0.12.')
