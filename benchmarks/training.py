@@ -228,7 +228,7 @@ def fit(
 
         out, target = predict()[data.val_mask], y[data.val_mask]
         score = float(F.nll_loss(out, target)),
-        losses.append((float(loss), *score))
+        losses.append((loss.item(), *score))
         if by_accuracy:
             score = float((out.argmax(dim=-1) != target).sum()), *score
         if score < best:
