@@ -235,13 +235,15 @@ def _draw_accuracy(rows: pd.DataFrame, dataset: str,
     figure, axes = plots.plt.subplots(2, 2, figsize=(9, 6.6))
     found = by_depth(rows)
     for axis, (kind, methods) in zip(axes.flat, PANELS.items()):
-        for method in [m for m in methods if m in found]:
-            wide = found[method]
+        there = {m: found[m] for m in methods if m in found}
+        for method, wide in there.items():
             name = METHODS[method].removesuffix(', no restart')
             plots.error_line(axis, wide, [wide[d] for d in wide], name)
         axis.set_title(f'{dataset}: {kind}')
-        _depth_axis(axis, sorted(rows.depth.unique()), kind.split(',')[0])
-        if axis.lines:
+        depths = {d for wide in there.values() for d in wide}
+        _depth_axis(axis, sorted(depths), kind.split(',')[0])
+        axis.set_visible(bool(there))
+        if there:
             axis.legend(loc='best')
     for axis in axes[:, 0]:
         axis.set_ylabel('test accuracy (%)')
