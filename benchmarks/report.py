@@ -55,8 +55,8 @@ LIMITS = (
     'them, had been seen. While AnisotropicWeights were made, test accuracies '
     'of other seeds than those shown were seen, and so were those of DeepAGCN '
     'by depth before its depth was searched. Rows of DeepAGCN by depth and by '
-    'parts, of mini-batches and of processes were made by an earlier core, '
-    'which gives other numbers; they wait to be run again.')
+    'parts, and those of processes, were made by an earlier core, which gives '
+    'other numbers; they wait to be run again.')
 PICTURES = {
     'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
     'energy sets the gate. Then: by how much the marked node counts each '
