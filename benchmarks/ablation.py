@@ -28,7 +28,8 @@ PARTS: dict[str, dict[str, Any]] = {
     'no identity mapping': {'theta': None},
     'one step per layer': {'num_hops': 1},
 }
-OPTIONS = dict(datasets=['Cora'], runs=5, depths=[2, 16, 64], fixed={})
+OPTIONS = dict(datasets=['Cora'], runs=5, fixed={}, choices=dict(
+    depths=[2, 16, 64]))
 QUICK = dict(runs=1, depths=[2], fixed=dict(epochs=30))
 # What is shown for them; rows keep the names they were made with.
 LABELS = {part: part for part in PARTS} | {
