@@ -5,6 +5,7 @@ the folder ``settings`` may have
 
 * ``module``, if several methods are run by one;
 * ``like``, a method whose settings it has where it has none of its own;
+* ``weighted``, if its graph is weighted by ``AnisotropicWeights``;
 * ``fixed``, what is not searched, for ``all`` data sets and for some;
 * ``grid`` and ``chosen``, what :mod:`benchmarks.tune` searches and found;
 * ``deterministic``, if it has the same result with every seed.
@@ -14,7 +15,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -27,6 +28,7 @@ from benchmarks.results import ROOT
 from benchmarks.runner import as_json
 from benchmarks.training import Run
 from benchmarks.workers import peak_mb, reset_peak
+from torch_agcn.transforms import AnisotropicWeights
 
 COLUMNS = ['method', 'dataset', 'split', 'seed', 'settings', 'epochs',
            'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
@@ -46,6 +48,7 @@ METHODS = {
     'agcn_open': 'DiffusedMLP, gate open', 'agcn': 'DiffusedMLP',
     'agcn_weighted': 'DiffusedMLP with AnisotropicWeights',
     'agcn_deep': 'DeepAGCN',
+    'agcn_deep_weighted': 'DeepAGCN with AnisotropicWeights',
 }
 
 
@@ -84,8 +87,16 @@ def module_of(method: str) -> str:
 
 def run_of(method: str) -> Callable[..., Run]:
     r"""The function that runs a method."""
-    return importlib.import_module(
+    run = importlib.import_module(
         f'benchmarks.baselines.{module_of(method)}').run
+    return _weighted(run) if read_settings(method).get('weighted') else run
+
+
+def _weighted(run: Callable[..., Run]) -> Callable[..., Run]:
+    @wraps(run)  # and with its settings
+    def out(data: Data, seed: int, **settings: Any) -> Run:
+        return run(AnisotropicWeights()(data), seed, **settings)
+    return out
 
 
 def settings_of(method: str, dataset: str, **chosen: Any) -> str:

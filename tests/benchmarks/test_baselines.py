@@ -68,7 +68,8 @@ def test_baseline(method):
     assert torch.equal(outs[1].logits, outs[2].logits)
     if method.startswith('agcn') or method in HOPS:
         gates = [v for k, v in outs[0].extra.items() if 'gate_' in k]
-        counts = dict(agcn_literal=1, agcn_paper=2, agcn_deep=16)
+        counts = dict(agcn_literal=1, agcn_paper=2, agcn_deep=16,
+                      agcn_deep_weighted=16)
         assert len(gates) == counts.get(method, 3)
         assert all(0 <= gate <= 1 for gate in gates)
 
