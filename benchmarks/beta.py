@@ -73,33 +73,52 @@ def latest(rows: pd.DataFrame) -> pd.DataFrame:
                        last_gate=gates.str[-1]).sort_values('beta')
 
 
+def shared(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""The rows of the seeds that most values of beta have: means over other
+    seeds would differ where beta does nothing.
+    """
+    of = rows.groupby(['dataset', 'method', 'seed']).beta.transform('nunique')
+    most = of.groupby([rows.dataset, rows.method]).transform('max')
+    return rows[of == most]
+
+
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""A table for each data set and energy; values of beta one after the
-    other with the same cells are one line.
+    r"""A table for each data set and energy, and one of the values of beta
+    that have more seeds than the others.
     """
     out = {}
     for (dataset, method), part in latest(rows).groupby(['dataset', 'method']):
-        found = [(f'{beta:g}', [
-            mean_error(runs.test_accuracy),
-            *(f'{runs[name].mean():.3g}' for name in [
-                'first_gate', 'last_gate'])])
-            for beta, runs in part.groupby('beta')]
-        lines = []
-        for cells, same in groupby(found, lambda line: line[1]):
-            betas = [beta for beta, _ in same]
-            lines.append([' … '.join(dict.fromkeys([betas[0], betas[-1]])),
-                          *cells])
-        out[f'{dataset}, {LABELS[method]}: test accuracy in percent, mean ± '
-            f'standard error (runs), and gates'] = pd.DataFrame(
-            lines, columns=['beta', 'accuracy', *(
-                f'gate, {place}' for place in GATES[method])])
+        same = shared(part)
+        runs = part.groupby('beta').seed.transform('nunique')
+        for kind, found in [('', same), (', more seeds', part[
+                runs > same.seed.nunique()])]:
+            if len(found):
+                out[f'{dataset}, {LABELS[method]}{kind}: test accuracy in '
+                    f'percent, mean ± standard error (runs), and gates'] = (
+                        _table(found, GATES[method]))
     return out
+
+
+def _table(rows: pd.DataFrame, places: list[str]) -> pd.DataFrame:
+    r"""Values of beta one after the other with the same cells are one line."""
+    found = [(f'{beta:g}', [
+        mean_error(runs.test_accuracy),
+        *(f'{runs[name].mean():.3g}' for name in [
+            'first_gate', 'last_gate'])])
+        for beta, runs in rows.groupby('beta')]
+    lines = []
+    for cells, same in groupby(found, lambda line: line[1]):
+        betas = [beta for beta, _ in same]
+        lines.append([' … '.join(dict.fromkeys([betas[0], betas[-1]])),
+                      *cells])
+    return pd.DataFrame(lines, columns=['beta', 'accuracy', *(
+        f'gate, {place}' for place in places)])
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""For each data set, accuracies above and gates below."""
     from benchmarks import plots
-    paths, rows = [], latest(rows)
+    paths, rows = [], shared(latest(rows))
     # The grid between these ten is too fine to be seen:
     rows = rows[(rows.beta > 0) & (rows.beta.isin(TEN) | (
         rows.method != 'agcn_paper') | ~rows.beta.isin(GRID))]
@@ -156,13 +175,14 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""How far accuracies lie apart."""
-    texts, rows = [], latest(rows)
+    texts, rows = [], shared(latest(rows))
     rows = rows[rows.beta.isin(GRID[1:]) | (rows.method == 'agcn')]
     for (dataset, method), part in rows.groupby(['dataset', 'method']):
         means = part.groupby('beta').test_accuracy.mean()
         if len(means) > 1:
-            texts.append(f'{means.min():.1f} to {means.max():.1f} % with '
-                         f'{LABELS[method]} on {dataset}')
+            ends = dict.fromkeys(f'{f(means):.1f}' for f in [min, max])
+            texts.append(f'{" to ".join(ends)} % with {LABELS[method]} on '
+                         f'{dataset}')
     return ('Mean test accuracies over all values of beta (of AGCN (paper): '
             "over the paper's, without 0): " + ', '.join(texts) + '.'
             if texts else '')

@@ -63,12 +63,20 @@ def test_tables_by_hand():
     rows = pd.concat([old, rows_of({0.5: [79.], 0.4: [78., 80], 0.3: [78., 80],
                                     0.0: [78., 80], 0.1: [78., 80]})],
                      ignore_index=True)
-    frame, = beta.tables(rows).values()
-    # A standard deviation of sqrt(2), and two seeds:
-    assert frame.values.tolist() == [
-        ['0', '79.0 ± 1.0 (2)', '0', '0'],
-        ['0.1 … 0.4', '79.0 ± 1.0 (2)', '1', '0.75'],
+    same, more = beta.tables(rows).values()
+    # All values have the first seed:
+    assert same.values.tolist() == [
+        ['0', '78.0 (1)', '0', '0'],
+        ['0.1 … 0.4', '78.0 (1)', '1', '0.75'],
         ['0.5', '79.0 (1)', '1', '0.75']]
+    # A standard deviation of sqrt(2), and two seeds:
+    assert more.values.tolist() == [
+        ['0', '79.0 ± 1.0 (2)', '0', '0'],
+        ['0.1 … 0.4', '79.0 ± 1.0 (2)', '1', '0.75']]
+    # Other seeds make no difference where beta makes none:
+    assert '78.0 to 79.0 % with' in beta.answer(rows)
+    assert beta.answer(rows[rows.beta != 0.5]).endswith(
+        ': 79.0 % with AGCN (paper) on PubMed.')
 
 
 def test_claim_where_the_gate_is_saturated():
