@@ -50,13 +50,11 @@ LIMITS = (
     'How far the rows can be trusted: Width, weight decay and hops of '
     'DiffusedMLP are from first experiments that looked at test accuracies on '
     'Cora and CiteSeer; its grid was then set, and chosen from, by validation '
-    'alone. MLP, SemiEmb, GIN and '
-    'GCN-PN were searched again after first results, test accuracies among '
-    'them, had been seen. While AnisotropicWeights were made, test accuracies '
-    'of other seeds than those shown were seen, and so were those of DeepAGCN '
-    'by depth before its depth was searched. Rows of DeepAGCN by depth and by '
-    'parts, and those of processes, were made by an earlier core, which gives '
-    'other numbers; they wait to be run again.')
+    'alone. MLP, SemiEmb, GIN and GCN-PN were searched again after first '
+    'results, test accuracies among them, had been seen. While '
+    'AnisotropicWeights were made, test accuracies of other seeds than those '
+    'shown were seen. Those of DeepAGCN had been seen before its depth was '
+    'searched, and before it was joined with AnisotropicWeights.')
 PICTURES = {
     'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
     'energy sets the gate. Then: by how much the marked node counts each '
