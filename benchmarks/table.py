@@ -6,27 +6,24 @@ APPNP is DiffusedMLP with its gate held open and a search of its own;
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from benchmarks import runner
+from benchmarks import runner, settings
 from benchmarks.data import CITATION, DATASETS, IMAGES, SPLITS, splits_of
 from benchmarks.results import RESULTS, Claim, Table
-from benchmarks.settings import (
-    COLUMNS,
-    METHODS,
-    Task,
-    gates_of,
-    is_repeated,
-    latest,
-    measure,
-    published,
-    read_settings,
-    settings_of,
+from benchmarks.settings import COLUMNS, METHODS, Task, latest, settings_of
+from benchmarks.stats import (
+    Gap,
+    by_seed,
+    compared,
+    interval,
+    mean_std,
+    pairs,
+    sentence,
+    verdict,
 )
-from benchmarks.stats import Gap, by_seed, compared, interval, pairs, verdict
 
 QUESTION = ('How accurate are all methods on all data sets, beside what was '
             'published?')
@@ -36,10 +33,7 @@ FAR = 1.5  # points from a published figure that want an explanation
 OURS = ['agcn_paper', 'agcn_literal', 'agcn', 'agcn_weighted', 'agcn_deep',
         'agcn_deep_weighted']
 TITLES = {'public': 'Public split', 'random': 'Random splits'}
-CAPTIONS = {
-    f'table_{name}': f'{title}: mean test accuracy with its standard '
-    f'deviation, beside what the paper prints.' for name, title in [
-        *TITLES.items(), ('images', 'Images, random splits')]}
+measure = settings.measure
 
 
 # Tables ######################################################################
@@ -65,35 +59,28 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _frame(rows: pd.DataFrame, split: str) -> pd.DataFrame:
-    datasets = [d for d in DATASETS if (rows.dataset == d).any()]
-    groups = dict(iter(rows.groupby(['method', 'dataset'])))
-    mean = rows.groupby(['method', 'dataset']).test_accuracy.mean()
-    best = mean.groupby('dataset').max()
-    printed, lines = published(), []
-    for method in [m for m in METHODS if (rows.method == m).any()]:
-        line, seconds = {'': METHODS[method]}, []
+    rows = rows[[not settings.is_repeated(method, split, seed)
+                 for method, seed in zip(rows.method, rows.seed)]]
+    groups = rows.groupby(['method', 'dataset'])
+    mean, seconds = groups.test_accuracy.mean(), groups.seconds.median()
+    best, printed = mean.groupby('dataset').max(), settings.published()
+    datasets, lines = [d for d in DATASETS if d in best], []
+    for method in [m for m in METHODS if m in mean]:
+        line: dict[str, Any] = {'': METHODS[method]}
         for dataset in datasets:
-            part, text, spent = groups.get((method, dataset)), '–', '–'
-            if part is not None:
-                if is_repeated(method, split, 1):
-                    part = part[:1]
-                text = _cell(part.test_accuracy)
-                if mean[method, dataset] == best[dataset]:
+            text, key = '–', (method, dataset)
+            if key in mean:
+                values = groups.get_group(key).test_accuracy
+                text = mean_std(values).removesuffix(' (1)')
+                if mean[key] == best[dataset]:
                     text = f'**{text}**'
-                spent = f'{part.seconds.median():.1f}'
             line[f'{dataset}, measured'] = text
-            line[f'{dataset}, published'] = str(
-                printed.get((method, dataset), '–'))
-            seconds.append(spent)
-        line['seconds per run, in this order'] = ' / '.join(seconds)
+            line[f'{dataset}, published'] = str(printed.get(key, '–'))
+        line['seconds per run, in this order'] = ' / '.join(
+            f'{seconds[method, d]:.1f}' if (method, d) in mean else '–'
+            for d in datasets)
         lines.append(line)
     return pd.DataFrame(lines)
-
-
-def _cell(values: pd.Series) -> str:
-    if len(values) == 1:
-        return f'{values.mean():.1f}'
-    return f'{values.mean():.1f} ± {values.std():.1f} ({len(values)})'
 
 
 def gaps(rows: pd.DataFrame, ours: str, other: str,
@@ -101,14 +88,11 @@ def gaps(rows: pd.DataFrame, ours: str, other: str,
     r"""A method minus another, seed by seed, on each data set that has
     both.
     """
-    rows, out = latest(rows), {}
-    for dataset in DATASETS:
-        wide = by_seed(rows[(rows.dataset == dataset)
-                            & (rows.split == split)])
-        gap = pairs(wide, ours, other)
-        if gap is not None:
-            out[dataset] = gap
-    return out
+    rows = latest(rows)
+    parts = {d: by_seed(rows[(rows.dataset == d) & (rows.split == split)])
+             for d in DATASETS}
+    return {d: gap for d, wide in parts.items()
+            if (gap := pairs(wide, ours, other))}
 
 
 def best_of_ours(rows: pd.DataFrame, dataset: str, split: str) -> str | None:
@@ -142,7 +126,7 @@ def far_means(rows: pd.DataFrame) -> dict[tuple[str, str], float]:
     r"""All means on the public split that are more than ``FAR`` from what was
     published.
     """
-    rows, printed = latest(rows), published()
+    rows, printed = latest(rows), settings.published()
     mean = rows[rows.split == 'public'].groupby(
         ['method', 'dataset']).test_accuracy.mean()
     keys = [(m, d) for m in METHODS for d in DATASETS
@@ -155,28 +139,27 @@ def deviations(rows: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
     r"""What is far from published, the explanation, and what was measured
     without what is named there.
     """
-    printed, lines = published(), []
-    why = {c['method']: c for c in read_settings('checks').get('checks', [])}
+    printed, lines = settings.published(), []
+    every = {check['method']: check for check in checks_of_project()}
     for (method, dataset), mean in far_means(rows).items():
-        check, found = why.get(method, {}), '–'
+        check, found = every.get(method, {}), '–'
+        why = check.get('why', 'not explained')
         if 'change' in check:
-            part = checks[(checks.method == method)
-                          & (checks.dataset == dataset)
-                          & (checks.settings
-                             == check_settings(check, dataset))]
+            part = checks[(checks.dataset == dataset) & (
+                checks.method == method) & (
+                checks.settings == check_settings(check, dataset))]
             if len(part):
                 found = f'{part.test_accuracy.mean():.1f} ({len(part)})'
         lines.append({
             '': METHODS[method], 'data': dataset, 'measured': f'{mean:.1f}',
             'published': str(printed[method, dataset]), 'checked': found,
-            'why': why_of(check, found != '–')})
+            'why': why.split('; checked')[0] if found == '–' else why})
     return pd.DataFrame(lines)
 
 
-def why_of(check: dict[str, Any], is_checked: bool) -> str:
-    r"""The explanation, with what was checked only if it was."""
-    text = check.get('why', 'not explained')
-    return text if is_checked else text.split('; checked')[0]
+def checks_of_project() -> list[dict[str, Any]]:
+    r"""Explanations by method, and the change of settings that tries them."""
+    return settings.read_settings('checks').get('checks', [])
 
 
 def check_settings(check: dict[str, Any], dataset: str) -> str:
@@ -192,14 +175,14 @@ def run_checks(args: argparse.Namespace) -> None:
     tasks = [Task(check['method'], dataset, 'public', seed,
                   check_settings(check, dataset))
              for seed in range(args.runs) for dataset in args.datasets
-             for check in read_settings('checks')['checks']
+             for check in checks_of_project()
              if 'change' in check and (check['method'], dataset) in far]
     failed = runner.run_missing(tasks, CHECKS, measure, args.jobs, args.root)
     print(deviations(TABLE.read(), CHECKS.read()).to_string(index=False))
     runner.report(failed)
 
 
-# Claims and the figure #######################################################
+# Claims ######################################################################
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
@@ -212,33 +195,32 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
 
 
 def _reaches(rows: pd.DataFrame) -> Claim:
-    printed = {d: value for (m, d), value in published().items()
+    printed = {d: value for (m, d), value in settings.published().items()
                if m == 'agcn_paper'}
     rows = rows[(rows.method == 'agcn_paper') & (rows.split == 'random')]
     found = {d: rows[rows.dataset == d].test_accuracy for d in printed}
-    text = ', '.join(f'{d} {values.mean():.1f} of {printed[d]}'
-                     for d, values in found.items() if len(values))
     return Claim(
         'AGCN reaches 83.0, 71.8 and 79.5 % on Cora, CiteSeer and PubMed, '
         '93.1 on MNIST and 70.0 on CIFAR10.',
         verdict(interval(values, printed[d]) for d, values in found.items()),
-        f'AGCN (paper) on random splits: {text}.' if text else 'Not run yet.')
+        sentence('AGCN (paper) on random splits: ', {
+            d: f'{values.mean():.1f} of {printed[d]}'
+            for d, values in found.items() if len(values)})
+        or 'Not run yet.')
 
 
 def _outperforms(rows: pd.DataFrame, other: str, split: str) -> Claim:
     found = gaps(rows, 'agcn_paper', other, split)
-    wanted = dict.fromkeys([*CITATION, *found])
-    text = ', '.join(f'{d} {gap}' for d, gap in found.items())
     name = 'equal settings' if other == 'gcn_equal' else 'a tuned GCN'
     return Claim(
         f'AGCN outperforms GCN on all data sets. ({name}, {split} splits)',
-        verdict(found.get(dataset) for dataset in wanted),
-        f'AGCN (paper) minus {METHODS[other]}, 95 % interval: {text}.'
-        if text else 'Not two seeds of both yet.')
+        verdict(map(found.get, {*CITATION, *found})), sentence(
+            f'AGCN (paper) minus {METHODS[other]}, 95 % interval: ', found)
+        or 'Not two seeds of both yet.')
 
 
 def _gate_acts(rows: pd.DataFrame) -> Claim:
-    gates = gates_of(rows[rows.method == 'agcn_paper'])
+    gates = settings.gates_of(rows[rows.method == 'agcn_paper'])
     is_open = gates.map(lambda values: min(values) == 1)
     return Claim(
         'The gate acts: it reduces smoothing where features are smooth.',
@@ -246,53 +228,6 @@ def _gate_acts(rows: pd.DataFrame) -> Claim:
         else 'yes', f'All gates are exactly 1 in {is_open.sum()} of '
         f'{len(gates)} trained networks of AGCN (paper), which makes them '
         f'GCNs.')
-
-
-def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""Measured accuracies beside published ones, a figure for each split,
-    and one of images.
-    """
-    rows, paths = latest(rows), []
-    for name, split, datasets in [
-            *[(split, split, CITATION) for split in SPLITS],
-            ('images', 'random', IMAGES)]:
-        part = rows[(rows.split == split) & rows.dataset.isin(datasets)]
-        if len(part):
-            paths += _draw(part, folder, f'table_{name}')
-    return paths
-
-
-def _draw(rows: pd.DataFrame, folder: Path, name: str) -> list[Path]:
-    from benchmarks import plots
-    printed = published()
-    datasets = [d for d in DATASETS if (rows.dataset == d).any()]
-    methods = [m for m in METHODS if (rows.method == m).any()]
-    figure, axes = plots.panels(len(datasets), 2.4, 1.4 + 0.27 * len(methods),
-                                2.8, sharey=True)
-    for axis, dataset in zip(axes, datasets):
-        groups = dict(iter(rows[rows.dataset == dataset].groupby(
-            'method').test_accuracy))
-        for label, style, own in [
-                ('measured', dict(color='#555555', marker='s'),
-                 [m for m in groups if m not in OURS]),
-                ('measured, ours', dict(color='#0072b2', marker='D'),
-                 [m for m in groups if m in OURS])]:
-            axis.errorbar([groups[m].mean() for m in own],
-                          [methods.index(m) for m in own],
-                          xerr=[groups[m].std() for m in own],
-                          linestyle='none', markersize=6, label=label,
-                          **style)
-        found = [m for m in methods if (m, dataset) in printed]
-        axis.plot([printed[m, dataset] for m in found],
-                  [methods.index(m) for m in found], linestyle='none',
-                  marker='o', markersize=8, markerfacecolor='none',
-                  color='#d55e00', label='published')
-        axis.set(title=dataset, xlabel='test accuracy (%)')
-        plots.few_ticks(axis)
-    axes[0].set_yticks(range(len(methods)), [METHODS[m] for m in methods])
-    axes[0].set_ylim(len(methods) - 0.5, -0.5)
-    plots.legend_below(figure)
-    return plots.save(figure, folder, name)
 
 
 def main(argv: list[str]) -> None:
@@ -316,5 +251,5 @@ def main(argv: list[str]) -> None:
              for split in args.splits or splits_of(dataset)[:1]
              if split in splits_of(dataset)
              for method in args.methods
-             if not is_repeated(method, split, seed)]
+             if not settings.is_repeated(method, split, seed)]
     runner.run_and_report(sys.modules[__name__], tasks, args)

@@ -220,8 +220,6 @@ def test_tables(place):
         ['MLP', '50.0', '55.1', '2.0'], ['LP', '60.0', '68.0', '2.0'],
         ['GCN', '81.5 ± 0.7 (2)', '81.5', '2.5'],
         ['DiffusedMLP', '**84.0 ± 1.4 (2)**', '–', '2.5']]
-    assert [path.name for path in table.draw(rows, place)] == [
-        'table_public.png', 'table_public.svg']
     # On random splits its runs differ:
     frame = next(iter(table.tables(rows.assign(split='random')).values()))
     assert frame.iloc[1, 1] == '60.0 ± 0.0 (2)'
