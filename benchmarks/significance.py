@@ -1,8 +1,8 @@
 r"""GCN, GAT and AGCN over random splits: how they differ, and how they spread.
 
 The runs are those of Table 1, in ``results/table.csv``: what is missing there
-of the paper's setting, ten random splits, is run first. On the public split,
-only the initial weights differ. GCN and GAT are as tuned for Table 1.
+of the paper's setting, ten random splits, is run first. GCN and GAT are as
+tuned for Table 1.
 
 Methods share splits and seeds, so differences and standard deviations are
 compared within pairs. The paper's tests, ANOVA and Tukey's, take all runs as
@@ -16,17 +16,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import plots, settings, stats
-from benchmarks.data import CITATION, SPLITS
+from benchmarks.data import CITATION
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.settings import COLUMNS, METHODS, Task, latest, settings_of
-from benchmarks.stats import (
-    LEVEL,
-    Analysis,
-    by_seed,
-    compared,
-    pairs,
-    sentence,
-)
+from benchmarks.stats import LEVEL, Analysis, pairs, sentence
 
 QUESTION = 'Do GCN, GAT and AGCN differ, and which of them spreads least?'
 TABLE = Table(RESULTS / 'table.csv', COLUMNS)
@@ -40,14 +33,13 @@ PAPER = {'Cora': 1.0e-3, 'CiteSeer': 2.51e-7, 'PubMed': 1.21e-6}
 # The only pair that its Tukey tables do not reject, as its text says:
 KEPT = ('Cora', 'AGCN', 'GAT')
 CAPTIONS = {
-    **{f'boxplot_{split}': f'Test accuracy on {split} splits: a point for '
-       f'each run, quartiles as a box, the median as a thick line. An arrow '
-       f'stands for runs further to the left, with their accuracies.'
-       for split in SPLITS},
-    **{f'significance_{split}': f"Tukey's test on {split} splits: mean "
-       f'accuracies with comparison intervals. Two methods differ where '
-       f'theirs do not overlap; hollow ones do not differ from AGCN (paper), '
-       f'whose interval is shaded.' for split in SPLITS}}
+    'boxplot_random': 'Test accuracy on random splits: a point for each run, '
+    'quartiles as a box, the median as a thick line. An arrow stands for runs '
+    'further to the left, with their accuracies.',
+    'significance_random': "Tukey's test on random splits: mean accuracies "
+    'with comparison intervals. Two methods differ where theirs do not '
+    'overlap; hollow ones do not differ from AGCN (paper), whose interval is '
+    'shaded.'}
 
 
 # Numbers #####################################################################
@@ -55,25 +47,23 @@ CAPTIONS = {
 
 def own_rows(rows: pd.DataFrame) -> pd.DataFrame:
     r"""The rows of Table 1 that belong here."""
-    rows = latest(rows)
+    rows = latest(rows[rows.split == 'random'])
     return rows[rows.method.isin(LABELS) & rows.dataset.isin(CITATION)]
 
 
-def samples(rows: pd.DataFrame, split: str) -> dict[str, pd.DataFrame]:
+def samples(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""For each data set, the accuracies by seed and method."""
     rows = own_rows(rows)
-    parts = {d: by_seed(rows[(rows.dataset == d) & (rows.split == split)])
-             for d in CITATION}
+    parts = {d: stats.by_seed(rows[rows.dataset == d]) for d in CITATION}
     return {dataset: wide for dataset, wide in parts.items() if wide.size}
 
 
-def analyses(rows: pd.DataFrame, split: str,
-             ours: str) -> dict[str, Analysis]:
+def analyses(rows: pd.DataFrame, ours: str) -> dict[str, Analysis]:
     r"""ANOVA and Tukey's test of each data set with two runs or more of each
     method.
     """
     out = {}
-    for dataset, wide in samples(rows, split).items():
+    for dataset, wide in samples(rows).items():
         groups = {name: wide[method].dropna() for name, method in [
             ('AGCN', ours), ('GAT', 'gat'), ('GCN', 'gcn')] if method in wide}
         if len(groups) == 3 and min(map(len, groups.values())) > 1:
@@ -85,28 +75,15 @@ def analyses(rows: pd.DataFrame, split: str,
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""For each split: distributions, paired differences, and the paper's
-    tests.
-    """
-    out = {}
-    for split in SPLITS[::-1]:  # the paper's first
-        found = samples(rows, split)
-        if found:
-            out[f'Test accuracy (%), {split} splits'] = _distributions(found)
-            out[f'Differences between runs of the same seed, {split} '
-                f'splits'] = _paired(found)
-            out[f'One-way ANOVA of GCN, GAT and AGCN, {split} splits'] = (
-                _anova(rows, split))
-        for ours in OURS:
-            out[f"Tukey's test, {split} splits: {LABELS[ours]}"] = _tukey(
-                analyses(rows, split, ours))
+    r"""Distributions, paired differences, and the paper's tests."""
+    found = samples(rows)
+    out = {
+        'Test accuracy (%), random splits': _distributions(found),
+        'Differences between runs of the same seed, random splits':
+        _paired(found),
+        'One-way ANOVA of GCN, GAT and AGCN, random splits': _anova(rows),
+        f"Tukey's test, random splits: {LABELS[OURS[0]]}": _tukey(rows)}
     return {title: frame for title, frame in out.items() if len(frame)}
-
-
-def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Those of the paper's random splits and of its network."""
-    return {title: frame for title, frame in tables(rows).items()
-            if 'random' in title and not title.endswith('DiffusedMLP')}
 
 
 def _distributions(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -146,20 +123,20 @@ def _paired(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
         "Friedman's p of it, GCN and GAT", 'standard deviations'])
 
 
-def _anova(rows: pd.DataFrame, split: str) -> pd.DataFrame:
+def _anova(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         [[dataset, LABELS[ours], f'{found.statistic:.2f}',
           f'{found.pvalue:.2e}', f'{PAPER[dataset]:.2e}'] for ours in OURS
-         for dataset, found in analyses(rows, split, ours).items()],
+         for dataset, found in analyses(rows, ours).items()],
         columns=['data', 'AGCN', 'F', 'p', "the paper's p"])
 
 
-def _tukey(found: dict[str, Analysis]) -> pd.DataFrame:
+def _tukey(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         [[dataset, *pair, *(f'{test[key]:.2f}' for key in [
             'meandiff', 'lower', 'upper']), str(test['reject']),
           f'{test["p"]:.2e}', str((dataset, *pair) != KEPT)]
-         for dataset, one in found.items()
+         for dataset, one in analyses(rows, OURS[0]).items()
          for pair, test in one.pairs.items()],
         columns=['data', 'group1', 'group2', 'meandiff', 'lower', 'upper',
                  'reject', 'p', "the paper's reject"])
@@ -169,32 +146,24 @@ def _tukey(found: dict[str, Analysis]) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""For each split, boxes and comparison intervals."""
-    paths = []
-    for split in SPLITS[::-1]:
-        found = samples(rows, split)
-        if found:
-            paths += _draw_boxes(found, folder, f'boxplot_{split}')
-            paths += _draw_intervals(rows, split, folder)
-    return paths
+    r"""Boxes, and comparison intervals."""
+    found = samples(rows)
+    tests = analyses(rows, OURS[0])
+    return [*(_draw_boxes(found, folder) if found else []),
+            *(_draw_intervals(tests, folder) if tests else [])]
 
 
-def _draw_boxes(found: dict[str, pd.DataFrame], folder: Path,
-                name: str) -> list[Path]:
+def _draw_boxes(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     figure, axes = plots.panels(len(found), 3.2, 2.8, sharey=True)
     for axis, (dataset, wide) in zip(axes, found.items()):
         plots.dots(axis, {LABELS[m]: wide[m].dropna() if m in wide else []
                           for m in LABELS}, boxes=True)
         plots.few_ticks(axis)
         axis.set(title=dataset, xlabel='test accuracy (%)')
-    return plots.save(figure, folder, name)
+    return plots.save(figure, folder, 'boxplot_random')
 
 
-def _draw_intervals(rows: pd.DataFrame, split: str,
-                    folder: Path) -> list[Path]:
-    found = analyses(rows, split, OURS[0])
-    if not found:
-        return []
+def _draw_intervals(found: dict[str, Analysis], folder: Path) -> list[Path]:
     figure, axes = plots.panels(len(found), 3.2, 2.4, sharey=True)
     names = [LABELS[OURS[0]], 'GAT', 'GCN']
     for axis, (dataset, one) in zip(axes, found.items()):
@@ -210,7 +179,7 @@ def _draw_intervals(rows: pd.DataFrame, split: str,
         axis.set_yticks(range(3), names)
         axis.set_ylim(2.6, -0.6)
         plots.few_ticks(axis)
-    return plots.save(figure, folder, f'significance_{split}')
+    return plots.save(figure, folder, 'significance_random')
 
 
 # Claims ######################################################################
@@ -218,9 +187,8 @@ def _draw_intervals(rows: pd.DataFrame, split: str,
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     r"""What the paper concludes, on its random splits."""
-    wide = {d: samples(rows, 'random').get(d, pd.DataFrame())
-            for d in CITATION}
-    found = analyses(rows, 'random', OURS[0])
+    parts, found = samples(rows), analyses(rows, OURS[0])
+    wide = {d: parts.get(d, pd.DataFrame()) for d in CITATION}
     spreads = {f'{d}, {LABELS[other]}': stats.paired_spread(
         part[OURS[0]], part[other]) if {OURS[0], other} <= set(part) else None
         for d, part in wide.items() for other in BASELINES}
@@ -260,11 +228,11 @@ def _text(begin: str, found: dict[str, Any]) -> str:
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The paired differences to GCN."""
-    return compared(
+    return stats.compared(
         'Test accuracy minus that of a tuned GCN, over random splits, in '
         'points with 95 % intervals: ',
         {f'{LABELS[ours]} on {d}': pairs(wide, ours, 'gcn') for ours in OURS
-         for d, wide in samples(rows, 'random').items()})
+         for d, wide in samples(rows).items()})
 
 
 def tasks(args: Namespace) -> list[Task]:
