@@ -5,15 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
 from scipy.stats import t
 
+from benchmarks import plots
 from benchmarks.results import Claim
 from benchmarks.speed.cases import (
     CASES,
     COMPLEXITY,
     CSR,
     EDGES,
-    GAT,
     HALF_OPEN,
     LEAVES_CACHE,
     ORDER,
@@ -26,8 +27,6 @@ from benchmarks.speed.measure import Case
 
 QUESTION = 'How fast is it, and how much memory does it take?'
 AXES = ['nodes', 'edges', 'features']
-GROWS = {'scaling': ['edges'], 'complexity': AXES}
-SPLIT = {'scaling': LEAVES_CACHE}  # from which on an exponent is fitted
 UNITS = {'time': ('milliseconds', 'ms'), 'memory': ('megabytes', 'MB')}
 MALLOC_NAMES = {'default': 'default', 'kept': 'keep_memory()',
                 'tcmalloc': 'tcmalloc'}
@@ -40,11 +39,7 @@ LOOKS: dict[str, dict[str, Any]] = {  # of forms of GCN and AGCN (paper)
     CSR: dict(linestyle=':', marker='v'),
     SPARSE: dict(linestyle='-', marker='X', color='#000000'),
     HALF_OPEN: dict(linestyle=':', markerfacecolor='white')}
-BARS = [EDGES, CSR, SPARSE, 'GCN, compiled', GAT, PAPER, RELATIVE]
 CAPTIONS = {
-    'speed_layer': 'Processor time of a forward and backward pass of one '
-    'layer: 200,000 nodes, 2 million directed edges, 64 features. Medians, '
-    'light: with the C library as it is; dark: after keep_memory().',
     'speed_scaling': 'A training step of a network of two layers on a '
     'power-law graph with 20 directed edges for each node: processor time, '
     'and peak memory beyond graph and features. Right of the grey line, '
@@ -121,19 +116,20 @@ def exponent(series: pd.Series, split: int | None = None) -> Fit | None:
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""What was measured, case by case."""
+    r"""What was measured, case by case; of ``complexity`` the figure and the
+    claims say it all.
+    """
     out = {}
     for name, case in CASES.items():
         part = of_case(rows, name)
-        if name in GROWS:
-            out.update(growth(name, part))
-        if name in GROWS or part.empty:
-            continue
-        fixed = ', '.join(f'{part[key].iloc[0]:,} {key}' for key in AXES
-                          if part[key].nunique() == 1)
-        out[f'{name}: {case.question}' + f' ({fixed})' * bool(fixed)] = (
-            side_by_side(case, part))
-        if name == 'order':
+        if name == 'scaling':
+            out.update(growth(part))
+        elif name != 'complexity' and len(part):
+            fixed = ', '.join(f'{part[key].iloc[0]:,} {key}' for key in AXES
+                              if part[key].nunique() == 1)
+            out[f'{name}: {case.question}' + f' ({fixed})' * bool(fixed)] = (
+                side_by_side(case, part))
+        if name == 'order' and len(part):
             out[f'{name}: After how many calls has ReorderNodes paid?'] = (
                 paid_back(part))
     return out
@@ -161,24 +157,24 @@ def side_by_side(case: Case, part: pd.DataFrame) -> pd.DataFrame:
                              if part[key].nunique() == 1])
 
 
-def growth(name: str, part: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""A line for each variant and a column for each size, and exponents."""
-    out, split = {}, SPLIT.get(name)
-    for axis in GROWS[name]:
-        own = part if split else along(part, axis)
-        for measured, (_, unit) in UNITS.items():
-            wide = values(own, axis, measured)
-            frame = medians(wide).T.map(_number)
-            frame.columns = [f'{size:,} {axis}' for size in frame]
-            if split and measured == 'time':
-                small = wide.query(f'{axis} < {split}')
-                frame['exponent in the cache'] = [
-                    str(exponent(small[name]) or '–') for name in wide]
-            frame['exponent'] = [str(exponent(wide[name], split) or '–')
-                                 for name in wide]
-            if len(frame):
-                out[f'{name}: {measured.capitalize()} against {axis}, and '
-                    f'the exponent of a fitted power'] = (
+def growth(part: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""A line for each variant and a column for each number of edges, and
+    exponents.
+    """
+    out = {}
+    for measured, (_, unit) in UNITS.items():
+        wide = values(part, 'edges', measured)
+        frame = medians(wide).T.map(_number)
+        frame.columns = [f'{edges:,} edges' for edges in frame]
+        if measured == 'time':
+            small = wide.query(f'edges < {LEAVES_CACHE}')
+            frame['exponent in the cache'] = [
+                str(exponent(small[name]) or '–') for name in wide]
+        frame['exponent'] = [str(exponent(wide[name], LEAVES_CACHE) or '–')
+                             for name in wide]
+        if len(frame):
+            out[f'scaling: {measured.capitalize()} against edges, and the '
+                f'exponent of a fitted power'] = (
                     frame.rename_axis(unit).reset_index())
     return out
 
@@ -328,7 +324,7 @@ def _one_big_graph(part: pd.DataFrame) -> Claim:
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""The figures of the cases that have rows."""
     paths = []
-    for name, picture in [('layer', _draw_layer), ('scaling', _draw_scaling),
+    for name, picture in [('scaling', _draw_scaling),
                           ('complexity', _draw_complexity)]:
         part = of_case(rows, name)
         if len(part):
@@ -336,36 +332,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     return paths
 
 
-def _draw_layer(part: pd.DataFrame, folder: Path) -> list[Path]:
-    from matplotlib.patches import Patch
-
-    from benchmarks import plots
-    found = part[part.measured == 'time'].groupby(
-        ['variant', 'malloc']).milliseconds.median()
-    names = [name for name in BARS if name in set(part.variant)]
-    colors = [plots.style_of(name)['color'] for name in names]
-    figure, (panel,) = plots.panels(1, 6.0, 0.5 * len(names) + 1.2)
-    for malloc, alpha, shift in [('default', 0.4, -0.2), ('kept', 1.0, 0.2)]:
-        bars = panel.barh(
-            [i + shift for i in range(len(names))],
-            [found.get((name, malloc), math.nan) for name in names], 0.4,
-            color=colors, alpha=alpha)
-        panel.bar_label(bars, fmt=_number, padding=3)
-    panel.set_yticks(range(len(names)), names)
-    panel.set_ylim(len(names) - 0.5, -0.5)
-    panel.set_xlabel('forward and backward pass of a layer (ms)')
-    panel.xaxis.set_major_formatter('{x:,.0f}')
-    panel.grid(axis='y', visible=False)
-    panel.margins(x=0.12)
-    panel.set_xlim(left=0)
-    panel.legend(loc='lower right', handles=[
-        Patch(color='#555555', alpha=0.4, label='by default'),
-        Patch(color='#555555', label='after keep_memory()')])
-    return plots.save(figure, folder, 'speed_layer')
-
-
 def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
-    from benchmarks import plots
     figure, axes = plots.panels(2, 4.4, 4.0, 0)
     for panel, measured, label in zip(axes, UNITS, [
             'time of a training step (ms)', 'peak memory (MB)']):
@@ -377,7 +344,6 @@ def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
-    from benchmarks import plots
     figure, axes = plots.panels(3, 3.4, 4.0, 0.6, sharey=True)
     for panel, axis in zip(axes, AXES):
         own = along(part, axis)
@@ -392,9 +358,6 @@ def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _plot(panel: Any, part: pd.DataFrame, axis: str, measured: str) -> None:
     r"""A line for each variant of some rows against an axis."""
-    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
-
-    from benchmarks import plots
     wide = values(part, axis, measured)
     wide = wide[wide > 0]
     for variant, line in medians(wide).items():

@@ -150,14 +150,6 @@ def test_products(name, data):
                           atol=1e-5)
 
 
-def test_hops_that_are_recomputed(data):
-    exact = out(cases.RECOMPUTE['16 hops'], data)
-    gradient = data.x.grad.clone()
-    again = out(cases.RECOMPUTE['16 hops, recomputed'], data)
-    assert torch.allclose(exact, again, atol=1e-5)
-    assert torch.allclose(data.x.grad, gradient, atol=1e-5)
-
-
 def test_reordered_graphs_give_the_same_in_another_order(data):
     for name in [cases.PRODUCT, RELATIVE, EDGES]:
         one, other = (out(cases.ORDER[key], data)
@@ -244,7 +236,7 @@ def test_cases(name):
         assert 2 * size.edges <= size.nodes * (size.nodes - 1)
 
 
-HOPS = ['16 hops', '16 hops, recomputed']
+SIDES = [EDGES, PAPER]
 
 
 def run_here(tasks, work, count, root, keep):
@@ -256,30 +248,30 @@ def run_here(tasks, work, count, root, keep):
 def test_processes(tmp_path, monkeypatch):
     monkeypatch.setenv('MALLOC_TRIM_THRESHOLD_', '1000000')
     path = tmp_path / 'speed.csv'
-    time = Job('recompute', Size('random', 6000, 10_000, 64), 'default',
-               'time', tuple(HOPS), (0, 1), path)
+    time = Job('layer', Size('random', 6000, 10_000, 64), 'default',
+               'time', tuple(SIDES), (0, 1), path)
     memory = time._replace(malloc='kept', measured='memory',
-                           variants=('16 hops', ), repeats=(0, ))
+                           variants=(EDGES, ), repeats=(0, ))
     for job in [time, memory]:
         (_, row, error), = workers.execute([job], measure.work, 1, '',
                                            keep=job.malloc == 'kept')
         assert row is not None, error
     *times, peak = Table(path, COLUMNS).read().itertuples()
-    assert [row.variant for row in times] == HOPS * 2  # in turn
+    assert [row.variant for row in times] == SIDES * 2  # in turn
     assert all(row.milliseconds > 0 and math.isnan(row.megabytes)
                and KEPT not in row.versions for row in times)
-    # 16 hops that keep two times 1.5 MB each, and some more:
-    assert 16 * 1.46 < peak.megabytes < 5 * 16 * 1.46
+    # Features of both ends of each edge and loop, and some more:
+    assert 2 * 3.9 < peak.megabytes < 5 * 2 * 3.9
     assert math.isnan(peak.milliseconds) and peak.versions.endswith(KEPT)
 
 
 def test_only_missing_rows_are_made(tmp_path, monkeypatch):
     table = Table(tmp_path / 'speed.csv', COLUMNS)
-    case = CASES['recompute']._replace(
+    case = CASES['complexity']._replace(
         sizes=[Size('random', 100, 1000, 8)],
-        variants={name: cases.RECOMPUTE[name] for name in HOPS}, repeats=2,
-        malloc=('default', 'kept'), memory=('16 hops', ))
-    monkeypatch.setitem(CASES, 'recompute', case)
+        variants={name: LAYERS[name] for name in SIDES}, repeats=2,
+        malloc=('default', 'kept'), memory=(EDGES, ))
+    monkeypatch.setitem(CASES, 'complexity', case)
     monkeypatch.setattr(measure, 'calls_of', lambda size: 1)
     begun = []
 
@@ -289,7 +281,7 @@ def test_only_missing_rows_are_made(tmp_path, monkeypatch):
 
     def run():
         begun.clear()
-        assert measure.run_missing({'recompute': case}, table) == []
+        assert measure.run_missing({'complexity': case}, table) == []
         return begun
 
     monkeypatch.setattr(workers, 'execute', run_here)
@@ -419,9 +411,9 @@ def test_all_cases_by_the_command(tmp_path, monkeypatch, capsys,
         assert all('SparseTensor' in v or 'torch_sparse' in v for v in gone)
     text = capsys.readouterr().out
     assert all(case.question in text for name, case in CASES.items()
-               if name not in show.GROWS)
+               if name not in ['scaling', 'complexity'])
     assert 'scaling: Time against edges' in text
-    assert (tmp_path / 'quick' / 'speed_layer.png').exists()
+    assert (tmp_path / 'quick' / 'speed_scaling.png').exists()
     speed.main(['layer', '--quick', '--show'])
     assert len(pd.read_csv('quick/speed.csv')) == len(rows)
 
@@ -544,22 +536,19 @@ def test_exponents_beside_gcn():
 
 def test_tables_of_growth():
     end = ', and the exponent of a fitted power'
-    found = show.tables(rows_of('complexity', paper))
-    assert list(found) == [f'complexity: {what} against {axis}{end}'
-                           for axis in show.AXES
+    found = show.tables(rows_of('scaling', lambda name, N, E, F: E if (
+        E < 2e6) else E**1.2, lambda *_: 3))
+    assert list(found) == [f'scaling: {what} against edges{end}'
                            for what in ['Time', 'Memory']]
-    frame = found[f'complexity: Time against features{end}']
-    assert list(frame['ms']) == NAMES
+    time, memory = found.values()
+    assert list(time['ms']) == list(CASES['scaling'].variants)
     # The median repeat has a factor of two:
-    assert frame['512 features'][0] == (
-        f'{2 * paper(EDGES, 2e4, 2e5, 512):,.0f}')
-    frame = found[f'complexity: Memory against edges{end}']
-    assert set(frame.exponent) == {'0.00 ± 0.00'}
-    big = show.tables(rows_of('scaling', lambda name, N, E, F: E if (
-        E < 2e6) else E**1.2))
-    time = big[f'scaling: Time against edges{end}'].iloc[0]
-    assert time['exponent in the cache'] == '1.00 ± 0.00'
-    assert time['exponent'] == '1.20 ± 0.00'
+    assert time['20,000 edges'][0] == '40,000'
+    assert time['exponent in the cache'][0] == '1.00 ± 0.00'
+    assert time['exponent'][0] == '1.20 ± 0.00'
+    assert set(memory.exponent) == {'0.00 ± 0.00'}
+    # The claims on another case say what its tables would:
+    assert show.tables(rows_of('complexity', paper)) == {}
 
 
 def test_claims_where_the_paper_is_right():
@@ -635,11 +624,8 @@ def test_figures(tmp_path, monkeypatch):
     figures = {}
     monkeypatch.setattr(plots, 'save', lambda figure, folder, name:
                         figures.update({name: figure}) or [])
-    rows = pd.concat([
-        rows_of('complexity', paper), rows_of('scaling', paper),
-        *(pd.DataFrame([row('layer', Size('random', 10, 20, 4), name, ms=9.,
-                            malloc=malloc)])
-          for name in NAMES for malloc in ['default', 'kept'])])
+    rows = pd.concat([rows_of('complexity', paper),
+                      rows_of('scaling', paper)])
     show.draw(rows, tmp_path)
     assert set(figures) == set(show.CAPTIONS)
     for panel, axis in zip(figures['speed_complexity'].axes, show.AXES):
@@ -648,7 +634,6 @@ def test_figures(tmp_path, monkeypatch):
                 for line in panel.lines] == NAMES
     time, memory = figures['speed_scaling'].axes
     assert len(time.lines) == 5 + 1 and len(memory.lines) == 5
-    assert len(figures['speed_layer'].axes[0].patches) == 2 * 3
-    assert show.draw(rows[:1], tmp_path) == []  # of few rows
+    assert show.draw(rows[:0], tmp_path) == []
     for figure in figures.values():
         plots.plt.close(figure)
