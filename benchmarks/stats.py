@@ -211,28 +211,24 @@ def _analyse(names: tuple[str, ...],
 # Verdicts ####################################################################
 
 
-def verdict(gaps: Iterable[Gap | None], least: float = 0.0) -> str:
-    r"""Whether all of some differences are above a bound: 'yes' if all of
-    their intervals are, 'no' if one of them excludes it, and 'not shown' else,
-    as where one is not known.
+def decide(intervals: Iterable[tuple[float, float] | None],
+           least: float = 0.0) -> str:
+    r"""Whether all of some 95 % intervals are above a bound: 'yes' if they
+    are, 'no' if one of them excludes it, and 'not shown' else, as where one
+    is not known.
     """
-    return _decide([None if gap is None else
-                    (gap.mean - gap.half, gap.mean + gap.half)
-                    for gap in gaps], least)
-
-
-def verdict_of_spreads(spreads: Iterable[Spread | None]) -> str:
-    r"""Whether all of some standard deviations are below those beside."""
-    return _decide([None if spread is None else (-spread.high, -spread.low)
-                    for spread in spreads], -1.0)
-
-
-def _decide(found: list[tuple[float, float] | None], least: float) -> str:
+    found = list(intervals)
     known = [ends for ends in found if ends is not None]
     if any(high <= least for _, high in known):
         return 'no'
     sure = known and all(low > least for low, _ in known)
     return 'yes' if sure and len(known) == len(found) else 'not shown'
+
+
+def verdict(gaps: Iterable[Gap | None], least: float = 0.0) -> str:
+    r"""Whether all of some differences are above a bound."""
+    return decide([gap and (gap.mean - gap.half, gap.mean + gap.half)
+                   for gap in gaps], least)
 
 
 def most(gaps: Iterable[Gap | None]) -> str:

@@ -24,6 +24,7 @@ from benchmarks.speed.cases import (
 )
 from benchmarks.speed.graphs import Size
 from benchmarks.speed.measure import Case
+from benchmarks.stats import decide
 
 QUESTION = 'How fast is it, and how much memory does it take?'
 AXES = ['nodes', 'edges', 'features']
@@ -34,7 +35,7 @@ FITTED = 4  # the largest sizes, where there is no such split
 # The exponents of the paper's O(|E| F + N F^2) and O(N F + F^2):
 PAPERS = {'time': dict(zip(AXES, [1, 1, 2])),
           'memory': dict(zip(AXES, [1, 0, 2]))}
-AGCNS = COMPLEXITY[1:]
+ROUNDING = 1e-3  # exponents are compared as printed, with two digits
 LOOKS: dict[str, dict[str, Any]] = {  # of forms of GCN and AGCN (paper)
     CSR: dict(linestyle=':', marker='v'),
     SPARSE: dict(linestyle='-', marker='X', color='#000000'),
@@ -227,48 +228,40 @@ def _number(value: float | None, form: str = '.3g') -> str:
 def claims(rows: pd.DataFrame) -> list[Claim]:
     r"""Those of the paper's paragraph on complexity."""
     part, big = (of_case(rows, name) for name in ['complexity', 'scaling'])
-    found = []
-    if len(part):
-        found += [_formula(part, 'time', 'O(|E| F + N F^2)'),
-                  _formula(part, 'memory', 'O(N F + F^2)'), _trace(part)]
-    if len(big):
-        found.append(_one_big_graph(big))
-    return found
+    return [*([_formula(part, 'time', 'O(|E| F + N F^2)'),
+               _formula(part, 'memory', 'O(N F + F^2)'), _trace(part)]
+              if len(part) else []),
+            *([_one_big_graph(big)] if len(big) else [])]
 
 
-def beside_gcn(ours: Fit | None, gcn: Fit | None, bound: float) -> str:
-    r"""Whether an exponent is at most that of GCN in the same run, or that of
-    the paper's formula where this is larger, as printed: 'yes' if its 95 %
-    interval does not reach above that of GCN, 'no' if all of it is above.
+def below(ours: Fit | None, gcn: Fit | None,
+          bound: float) -> tuple[float, float] | None:
+    r"""By how much an exponent, as printed, is below the upper end of that of
+    GCN in the same run, or below that of the paper's formula where this is
+    larger: the ends of its 95 % interval.
     """
     if ours is None or gcn is None:
-        return 'not shown'
-    most = round(max(bound, gcn.slope + gcn.half), 2)
-    if round(ours.slope - ours.half, 2) > most:
-        return 'no'
-    return 'yes' if round(ours.slope + ours.half, 2) <= most else 'not shown'
-
-
-def all_of(verdicts: list[str]) -> str:
-    r"""The verdict on all of them."""
-    return next((v for v in ['no', 'not shown'] if v in verdicts), 'yes')
+        return None
+    most = max(bound, gcn.slope + gcn.half)
+    return (round(most, 2) - round(ours.slope + ours.half, 2),
+            round(most, 2) - round(ours.slope - ours.half, 2))
 
 
 def _formula(part: pd.DataFrame, measured: str, formula: str) -> Claim:
-    verdicts, texts = [], []
+    found, texts = [], []
     for axis, bound in PAPERS[measured].items():
         wide = values(along(part, axis), axis, measured)
-        fits = {name: exponent(wide[name]) if name in wide else None
-                for name in COMPLEXITY}
-        verdicts += [beside_gcn(fits[name], fits[EDGES], bound)
-                     for name in AGCNS]
-        if all(fits.values()):
-            texts.append(f'{axis} {", ".join(str(fits[v]) for v in AGCNS)} '
-                         f'(GCN {fits[EDGES]}, paper {bound})')
+        gcn, *fits = (exponent(wide[name]) if name in wide else None
+                      for name in COMPLEXITY)
+        found += [below(fit, gcn, bound) for fit in fits]
+        if gcn and all(fits):
+            texts.append(f'{axis} {", ".join(map(str, fits))} (GCN {gcn}, '
+                         f'paper {bound})')
     return Claim(
         f'AGCN needs {formula} in {measured}, the same as GCN.',
-        all_of(verdicts), f'Exponents of {"; ".join(AGCNS)}: '
-        f'{"; ".join(texts)}.' if texts else 'Not enough sizes yet.')
+        decide(found, -ROUNDING), f'Exponents of '
+        f'{"; ".join(COMPLEXITY[1:])}: {"; ".join(texts)}.' if texts else
+        'Not enough sizes yet.')
 
 
 def _trace(part: pd.DataFrame) -> Claim:
@@ -295,7 +288,7 @@ def _trace(part: pd.DataFrame) -> Claim:
 
 
 def _one_big_graph(part: pd.DataFrame) -> Claim:
-    most, verdicts, texts = part.edges.max(), [], []
+    most, found, texts = part.edges.max(), [], []
     for measured in UNITS:
         wide = values(part, 'edges', measured)
         middle = medians(wide).T.get(most, pd.Series(dtype=float)).dropna()
@@ -305,14 +298,14 @@ def _one_big_graph(part: pd.DataFrame) -> Claim:
                 for name in middle.index}
         for name in [PAPER, RELATIVE]:
             ours, other = fits.get(name), fits.get(gcn)
-            verdicts.append(beside_gcn(ours, other, 1))
+            found.append(below(ours, other, 1))
             if ours and other:
                 texts.append(f'{measured} of {name} {ours}, {gcn} {other} '
                              f'({middle[name] / middle[gcn]:.2f} times as '
                              f'much)')
     return Claim(
         'AGCN has the same time and memory complexity as GCN. (one big '
-        'graph)', all_of(verdicts), f'Exponents against edges up to '
+        'graph)', decide(found, -ROUNDING), f'Exponents against edges up to '
         f'{most:,}, beside the best form of GCN, where features do not fit '
         f'into the cache: {"; ".join(texts)}.' if texts else
         'Not enough sizes yet.')
@@ -324,36 +317,29 @@ def _one_big_graph(part: pd.DataFrame) -> Claim:
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""The figures of the cases that have rows."""
     paths = []
-    for name, picture in [('scaling', _draw_scaling),
-                          ('complexity', _draw_complexity)]:
-        part = of_case(rows, name)
-        if len(part):
-            paths += picture(part, folder)
+    part = of_case(rows, 'scaling')
+    if len(part):
+        figure, axes = plots.panels(2, 4.4, 4.0, 0)
+        for panel, measured, label in zip(axes, UNITS, [
+                'time of a training step (ms)', 'peak memory (MB)']):
+            _plot(panel, part, 'edges', measured)
+            panel.set_title(label)
+        axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=1)
+        plots.legend_below(figure)
+        paths += plots.save(figure, folder, 'speed_scaling')
+    part = of_case(rows, 'complexity')
+    if len(part):
+        figure, axes = plots.panels(3, 3.4, 4.0, 0.6, sharey=True)
+        for panel, axis in zip(axes, AXES):
+            own = along(part, axis)
+            _plot(panel, own, axis, 'time')
+            panel.set_title(', '.join(
+                f'{own[other].iloc[0]:,} {other}' for other in AXES
+                if other != axis and len(own)), fontsize=12)
+        axes[0].set_ylabel('time of a layer (ms)')
+        plots.legend_below(figure)
+        paths += plots.save(figure, folder, 'speed_complexity')
     return paths
-
-
-def _draw_scaling(part: pd.DataFrame, folder: Path) -> list[Path]:
-    figure, axes = plots.panels(2, 4.4, 4.0, 0)
-    for panel, measured, label in zip(axes, UNITS, [
-            'time of a training step (ms)', 'peak memory (MB)']):
-        _plot(panel, part, 'edges', measured)
-        panel.set_title(label)
-    axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=1)
-    plots.legend_below(figure)
-    return plots.save(figure, folder, 'speed_scaling')
-
-
-def _draw_complexity(part: pd.DataFrame, folder: Path) -> list[Path]:
-    figure, axes = plots.panels(3, 3.4, 4.0, 0.6, sharey=True)
-    for panel, axis in zip(axes, AXES):
-        own = along(part, axis)
-        _plot(panel, own, axis, 'time')
-        panel.set_title(', '.join(f'{own[other].iloc[0]:,} {other}' for other
-                                  in AXES if other != axis and len(own)),
-                        fontsize=12)
-    axes[0].set_ylabel('time of a layer (ms)')
-    plots.legend_below(figure)
-    return plots.save(figure, folder, 'speed_complexity')
 
 
 def _plot(panel: Any, part: pd.DataFrame, axis: str, measured: str) -> None:

@@ -163,13 +163,13 @@ def test_verdict(gaps, holds):
 
 
 @pytest.mark.parametrize('ends, holds', [
-    ([(0.5, 0.9)], 'yes'), ([(0.5, 1.1)], 'not shown'),
-    ([(1.1, 1.5)], 'no'), ([(1, 1)], 'no'),
-    ([(0.5, 0.9), (0.5, 1.1)], 'not shown'),
+    ([(0.5, 0.9)], 'yes'), ([(-0.1, 0.9)], 'not shown'),
+    ([(-0.5, -0.1)], 'no'), ([(0, 0)], 'no'),
+    ([(0.5, 0.9), (-0.1, 0.9)], 'not shown'), ([(0.5, 0.9), None],
+                                               'not shown'),
 ])
-def test_verdict_of_spreads(ends, holds):
-    assert stats.verdict_of_spreads(
-        Spread(1, 1, *pair) for pair in ends) == holds
+def test_decide(ends, holds):
+    assert stats.decide(iter(ends)) == holds
 
 
 def test_most():
