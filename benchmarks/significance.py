@@ -12,7 +12,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from benchmarks import plots, settings, stats
@@ -75,32 +74,13 @@ def analyses(rows: pd.DataFrame, ours: str) -> dict[str, Analysis]:
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Distributions, paired differences, and the paper's tests."""
-    found = samples(rows)
+    r"""Paired differences, and the paper's tests."""
     out = {
-        'Test accuracy (%), random splits': _distributions(found),
         'Differences between runs of the same seed, random splits':
-        _paired(found),
+        _paired(samples(rows)),
         'One-way ANOVA of GCN, GAT and AGCN, random splits': _anova(rows),
         f"Tukey's test, random splits: {LABELS[OURS[0]]}": _tukey(rows)}
     return {title: frame for title, frame in out.items() if len(frame)}
-
-
-def _distributions(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    lines = []
-    for dataset, wide in found.items():
-        for method in [m for m in LABELS if m in wide]:
-            values = wide[method].dropna()
-            low, high = np.percentile(values, [25, 75])
-            lines.append([
-                dataset, LABELS[method], len(values), f'{values.mean():.2f}',
-                f'{values.median():.2f}',
-                f'{values.std():.2f}' if len(values) > 1 else '–',
-                f'{high - low:.2f}', f'{values.min():.1f} to '
-                f'{values.max():.1f}'])
-    return pd.DataFrame(lines, columns=[
-        'data', 'method', 'runs', 'mean', 'median', 'std',
-        'interquartile range', 'range'])
 
 
 def _paired(found: dict[str, pd.DataFrame]) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from benchmarks.speed.cases import (
     EDGES,
     HALF_OPEN,
     LEAVES_CACHE,
-    ORDER,
     PAPER,
     RELATIVE,
     SPARSE,
@@ -36,18 +35,9 @@ FITTED = 4  # the largest sizes, where there is no such split
 PAPERS = {'time': dict(zip(AXES, [1, 1, 2])),
           'memory': dict(zip(AXES, [1, 0, 2]))}
 ROUNDING = 1e-3  # exponents are compared as printed, with two digits
-LOOKS: dict[str, dict[str, Any]] = {  # of forms of GCN and AGCN (paper)
-    CSR: dict(linestyle=':', marker='v'),
-    SPARSE: dict(linestyle='-', marker='X', color='#000000'),
-    HALF_OPEN: dict(linestyle=':', markerfacecolor='white')}
 CAPTIONS = {
-    'speed_scaling': 'A training step of a network of two layers on a '
-    'power-law graph with 20 directed edges for each node: processor time, '
-    'and peak memory beyond graph and features. Right of the grey line, '
-    'features do not fit into a cache of 32 MB.',
     'speed_complexity': 'Processor time of a forward and backward pass of one '
-    'layer against one size, with the other two fixed. Medians.',
-}
+    'layer against one size, with the other two fixed. Medians.'}
 
 
 # Numbers #####################################################################
@@ -130,9 +120,6 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                               if part[key].nunique() == 1)
             out[f'{name}: {case.question}' + f' ({fixed})' * bool(fixed)] = (
                 side_by_side(case, part))
-        if name == 'order' and len(part):
-            out[f'{name}: After how many calls has ReorderNodes paid?'] = (
-                paid_back(part))
     return out
 
 
@@ -177,20 +164,6 @@ def growth(part: pd.DataFrame) -> dict[str, pd.DataFrame]:
             out[f'scaling: {measured.capitalize()} against edges, and the '
                 f'exponent of a fitted power'] = (
                     frame.rename_axis(unit).reset_index())
-    return out
-
-
-def paid_back(part: pd.DataFrame) -> pd.DataFrame:
-    r"""How many calls save what ReorderNodes takes."""
-    wide = part.pivot_table('milliseconds', 'graph', 'variant', 'median',
-                            sort=False)
-    out = pd.DataFrame({'graph': wide.index})
-    for name in ORDER:
-        after = f'{name}, reordered'
-        if {'ReorderNodes', name, after} <= set(wide):
-            calls = wide['ReorderNodes'] / (wide[name] - wide[after])
-            out[name] = ['–' if n != n else f'{math.ceil(n)}'
-                         if 0 < n < math.inf else 'never' for n in calls]
     return out
 
 
@@ -315,47 +288,36 @@ def _one_big_graph(part: pd.DataFrame) -> Claim:
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""The figures of the cases that have rows."""
-    paths = []
-    part = of_case(rows, 'scaling')
-    if len(part):
-        figure, axes = plots.panels(2, 4.4, 4.0, 0)
-        for panel, measured, label in zip(axes, UNITS, [
-                'time of a training step (ms)', 'peak memory (MB)']):
-            _plot(panel, part, 'edges', measured)
-            panel.set_title(label)
-        axes[0].axvline(LEAVES_CACHE, color='grey', linewidth=1)
-        plots.legend_below(figure)
-        paths += plots.save(figure, folder, 'speed_scaling')
+    r"""The time of a layer against each size."""
     part = of_case(rows, 'complexity')
-    if len(part):
-        figure, axes = plots.panels(3, 3.4, 4.0, 0.6, sharey=True)
-        for panel, axis in zip(axes, AXES):
-            own = along(part, axis)
-            _plot(panel, own, axis, 'time')
-            panel.set_title(', '.join(
-                f'{own[other].iloc[0]:,} {other}' for other in AXES
-                if other != axis and len(own)), fontsize=12)
-        axes[0].set_ylabel('time of a layer (ms)')
-        plots.legend_below(figure)
-        paths += plots.save(figure, folder, 'speed_complexity')
-    return paths
+    if part.empty:
+        return []
+    figure, axes = plots.panels(3, 3.4, 4.0, 0.6, sharey=True)
+    for panel, axis in zip(axes, AXES):
+        own = along(part, axis)
+        _plot(panel, own, axis)
+        panel.set_title(', '.join(
+            f'{own[other].iloc[0]:,} {other}' for other in AXES
+            if other != axis and len(own)), fontsize=12)
+    axes[0].set_ylabel('time of a layer (ms)')
+    plots.legend_below(figure)
+    return plots.save(figure, folder, 'speed_complexity')
 
 
-def _plot(panel: Any, part: pd.DataFrame, axis: str, measured: str) -> None:
+def _plot(panel: Any, part: pd.DataFrame, axis: str) -> None:
     r"""A line for each variant of some rows against an axis."""
-    wide = values(part, axis, measured)
-    wide = wide[wide > 0]
-    for variant, line in medians(wide).items():
-        panel.plot(line.dropna(), label=variant, **{
-            **plots.style_of(variant), **LOOKS.get(variant, {})})
+    wide = medians(values(part, axis, 'time'))
+    for variant in wide:
+        style = plots.style_of(variant)
+        if variant == HALF_OPEN:  # beside AGCN (paper)
+            style = {**style, 'linestyle': ':', 'markerfacecolor': 'white'}
+        panel.plot(wide[variant].dropna(), label=variant, **style)
     panel.set_xlabel(axis)
-    if wide.notna().any(axis=None):
+    if len(wide):
         panel.set(xscale='log', yscale='log')
         panel.minorticks_off()
         panel.yaxis.set_major_formatter(FuncFormatter(
             lambda value, _: f'{value:,.10g}'))
         panel.xaxis.set_major_formatter(EngFormatter(sep=''))
-        sizes = wide.index.get_level_values(0)
-        if sizes.max() < 100 * sizes.min():
+        if wide.index.max() < 100 * wide.index.min():
             panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
