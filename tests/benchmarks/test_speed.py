@@ -15,7 +15,7 @@ from torch_geometric.utils import (
 pytest.importorskip('matplotlib')
 from benchmarks import plots, results, speed, stats, workers
 from benchmarks.results import KEPT, Table, provenance
-from benchmarks.speed import cases, graphs, measure, show
+from benchmarks.speed import cases, graphs, measure
 from benchmarks.speed.cases import (
     CASES,
     CSR,
@@ -462,7 +462,7 @@ def test_table_of_sides():
                                 ('kept', [8, 1000, 1500.])]
           for i, ms in enumerate(times)),
         row('layer', size, PAPER, ms=250.), row('layer', size, PAPER, mb=3.4)])
-    (title, frame), = show.tables(rows).items()
+    (title, frame), = speed.tables(rows).items()
     assert title.startswith('layer: What do')
     assert title.endswith('(10 nodes, 20 edges, 4 features)')
     assert frame.to_dict('split')['data'] == [
@@ -472,7 +472,7 @@ def test_table_of_sides():
         'variant', 'ms, default', 'ms, keep_memory()', 'ms, tcmalloc',
         'times GCN on edge_index', 'MB, default', 'MB, keep_memory()',
         'MB, tcmalloc']
-    (title, _), = show.main_tables(rows).items()
+    (title, _), = speed.main_tables(rows).items()
     assert title.startswith('What do')
 
 
@@ -483,7 +483,7 @@ def test_reordered_sides_are_beside_the_former_order():
         for size, after in zip(sizes, [6., 12.])
         for name, ms in [('ReorderNodes', 10.), (RELATIVE, 10.),
                          (f'{RELATIVE}, reordered', after)]])
-    sides, = show.tables(rows).values()
+    sides, = speed.tables(rows).values()
     assert sides.values.tolist()[2] == ['points', f'{RELATIVE}, reordered',
                                         '6', '0.60']
 
@@ -498,43 +498,43 @@ def test_exponent_by_hand():
     sizes = [1, 2, 4, 8, 16, 32]
     law = {n: 3 * n**1.5 for n in sizes}
     exact = pytest.approx((1.5, 0, 0), abs=1e-6)
-    assert show.exponent(by_size(law)) == exact
+    assert speed.exponent(by_size(law)) == exact
     # A slow repeat is slow for all sizes:
-    assert show.exponent(by_size(law, 1, 5, 2)) == exact
+    assert speed.exponent(by_size(law, 1, 5, 2)) == exact
     # Of the four largest sizes, in whatever order, or from one on:
     bent = by_size({**law, 1: 100, 2: 100})
-    assert show.exponent(bent[::-1]) == exact == show.exponent(bent, 4)
-    assert show.exponent(bent, 2).slope < 1
-    assert show.exponent(by_size(dict.fromkeys(sizes, 5))) == pytest.approx(
+    assert speed.exponent(bent[::-1]) == exact == speed.exponent(bent, 4)
+    assert speed.exponent(bent, 2).slope < 1
+    assert speed.exponent(by_size(dict.fromkeys(sizes, 5))) == pytest.approx(
         (0, 0, 0))
-    assert show.exponent(by_size({1: 1, 2: 2}, 1, 1)) is None
+    assert speed.exponent(by_size({1: 1, 2: 2}, 1, 1)) is None
     # Logarithms 0, 1, 0 at -1, 0, 1 (in powers of e): no slope, and an error
     # of sqrt((2 / 3) / 1 / 2); a second time, 3 instead of 1 are free.
     hill = {1: 1, math.e: math.e, math.e**2: 1}
-    assert show.exponent(by_size(hill))[:2] == pytest.approx(
+    assert speed.exponent(by_size(hill))[:2] == pytest.approx(
         (0, (1 / 3)**0.5))
-    assert show.exponent(by_size(hill, 1, 7))[:2] == pytest.approx(
+    assert speed.exponent(by_size(hill, 1, 7))[:2] == pytest.approx(
         (0, (4 / 3 / 3 / 4)**0.5))
-    assert str(show.exponent(by_size(law))) == '1.50 ± 0.00'
+    assert str(speed.exponent(by_size(law))) == '1.50 ± 0.00'
 
 
 def test_exponents_beside_gcn():
     def verdict(slope, half, gcn=1.1, gcn_half=0.05, bound=1):
-        return stats.decide([show.below(
-            show.Fit(slope, 0, half), show.Fit(gcn, 0, gcn_half), bound)],
-            -show.ROUNDING)
+        return stats.decide([speed.below(
+            speed.Fit(slope, 0, half), speed.Fit(gcn, 0, gcn_half), bound)],
+            -speed.ROUNDING)
 
     assert verdict(1.1, 0.05) == verdict(0.5, 0.6) == 'yes'
     assert verdict(1.1, 0.06) == verdict(1.2, 0.05) == 'not shown'
     assert verdict(1.21, 0.05) == 'no'
     # What the paper allows, though GCN needs less, is no more than claimed:
     assert verdict(1.9, 0.1, bound=2) == 'yes'
-    assert show.below(None, None, 1) is None
+    assert speed.below(None, None, 1) is None
 
 
 def test_tables_of_growth():
     end = ', and the exponent of a fitted power'
-    found = show.tables(rows_of('scaling', lambda name, N, E, F: E if (
+    found = speed.tables(rows_of('scaling', lambda name, N, E, F: E if (
         E < 2e6) else E**1.2, lambda *_: 3))
     assert list(found) == [f'scaling: {what} against edges{end}'
                            for what in ['Time', 'Memory']]
@@ -546,13 +546,13 @@ def test_tables_of_growth():
     assert time['exponent'][0] == '1.20 ± 0.00'
     assert set(memory.exponent) == {'0.00 ± 0.00'}
     # The claims on another case say what its tables would:
-    assert show.tables(rows_of('complexity', paper)) == {}
+    assert speed.tables(rows_of('complexity', paper)) == {}
 
 
 def test_claims_where_the_paper_is_right():
-    assert [claim.holds for claim in show.claims(
+    assert [claim.holds for claim in speed.claims(
         rows_of('complexity', paper))] == ['yes'] * 3
-    claim, = show.claims(rows_of('scaling', lambda name, N, E, F: E))
+    claim, = speed.claims(rows_of('scaling', lambda name, N, E, F: E))
     assert claim.holds == 'yes'
     assert ('time of AGCN (paper) 1.00 ± 0.00, GCN, edge_index 1.00 ± 0.00 '
             '(1.00 times as much)') in claim.measured
@@ -560,12 +560,12 @@ def test_claims_where_the_paper_is_right():
 
 def test_claims_are_beside_gcn():
     # What the machine does to all of them is not the fault of one:
-    claim, *_ = show.claims(rows_of('complexity', lambda name, N, E, F:
+    claim, *_ = speed.claims(rows_of('complexity', lambda name, N, E, F:
                                     N**1.3 * F))
     assert claim.holds == 'yes'
     assert ('nodes 1.30 ± 0.00, 1.30 ± 0.00, 1.30 ± 0.00 (GCN 1.30 ± 0.00, '
             'paper 1)') in claim.measured
-    claim, = show.claims(rows_of('scaling', lambda name, N, E, F: E**1.3))
+    claim, = speed.claims(rows_of('scaling', lambda name, N, E, F: E**1.3))
     assert claim.holds == 'yes'
 
 
@@ -574,7 +574,7 @@ def test_claims_where_the_paper_is_wrong():
         return N**(1 if name == EDGES else 1.5) * F + (
             (E + N) * F * (name == HALF_OPEN))
 
-    found = show.claims(rows_of('complexity', time, lambda name, N, E, F:
+    found = speed.claims(rows_of('complexity', time, lambda name, N, E, F:
                                 F * (N if name == EDGES else E)))
     assert [claim.holds for claim in found] == ['no'] * 3
     assert ('edges 1.00 ± 0.00, 1.00 ± 0.00, 1.00 ± 0.00 (GCN 0.00 ± 0.00, '
@@ -587,7 +587,7 @@ def test_claims_where_the_paper_is_wrong():
         return E
 
     for laws in [(bad, bad), (bad, good), (good, bad)]:
-        claim, = show.claims(rows_of('scaling', *laws))
+        claim, = speed.claims(rows_of('scaling', *laws))
         assert claim.holds == 'no'
 
 
@@ -596,18 +596,18 @@ def test_claims_that_noise_hides():
     slow = (rows.repeat == 2) & (rows.nodes > 500_000) & (rows.variant ==
                                                           RELATIVE)
     rows.loc[slow, 'milliseconds'] *= 5
-    assert show.claims(rows)[0].holds == 'not shown'
+    assert speed.claims(rows)[0].holds == 'not shown'
 
 
 def test_claims_need_sizes():
     rows = rows_of('complexity', paper)
-    assert show.claims(rows[:0]) == []
+    assert speed.claims(rows[:0]) == []
     for few in [rows[(rows.nodes != 5000) | (rows.edges < 200_000)],
                 rows[:1], rows[rows.variant == EDGES]]:
-        assert {claim.holds for claim in show.claims(few)} == {'not shown'}
+        assert {claim.holds for claim in speed.claims(few)} == {'not shown'}
     big = rows_of('scaling', paper)
     for few in [big[big.edges < 6e6], big[:1], big[big.variant == PAPER]]:
-        claim, = show.claims(few)
+        claim, = speed.claims(few)
         assert claim.holds == 'not shown'
 
 
@@ -616,12 +616,12 @@ def test_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(plots, 'save', lambda figure, folder, name:
                         figures.update({name: figure}) or [])
     rows = rows_of('complexity', paper)
-    show.draw(rows, tmp_path)
-    assert set(figures) == set(show.CAPTIONS)
-    for panel, axis in zip(figures['speed_complexity'].axes, show.AXES):
+    speed.draw(rows, tmp_path)
+    assert set(figures) == set(speed.CAPTIONS)
+    for panel, axis in zip(figures['speed_complexity'].axes, speed.AXES):
         assert panel.get_xlabel() == axis
         assert [line.get_label().split(':')[0]
                 for line in panel.lines] == NAMES
-    assert show.draw(rows[:1], tmp_path) == []  # of few rows
-    assert show.draw(rows[:0], tmp_path) == []
+    assert speed.draw(rows[:1], tmp_path) == []  # of few rows
+    assert speed.draw(rows[:0], tmp_path) == []
     plots.plt.close('all')
