@@ -72,14 +72,14 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""A panel for each loss."""
     from benchmarks import plots
     figure, axes = plots.panels(2, 4.5, 3.6, 0.0, sharey=True)
-    for axis, kind in zip(axes, ['train', 'val']):
-        for method, found in curves(rows, f'{kind}_losses').items():
+    for axis, kind in zip(axes, ['training', 'validation']):
+        column = 'train_losses' if kind == 'training' else 'val_losses'
+        for method, found in curves(rows, column).items():
             # GCN's is wide, to be seen where curves coincide:
             style = dict(linewidth=5, linestyle='-', alpha=0.45)
             plots.band(axis, found, LABELS[method],
                        **style if method == 'gcn' else {})
-        name = {'train': 'training', 'val': 'validation'}[kind]
-        axis.set(title=f'{DATASET}: {name} loss', xlabel='epoch')
+        axis.set(title=f'{DATASET}: {kind} loss', xlabel='epoch')
     axes[0].set_ylabel('cross-entropy (nats)')
     axes[0].legend(loc='upper right', handlelength=3)
     return plots.save(figure, folder, 'history')

@@ -31,7 +31,7 @@ from benchmarks.batches import accuracies
 from benchmarks.data import load
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.settings import METHODS, Task, latest, run_of, settings_of
-from benchmarks.stats import by_seed, gap_text, pairs, sentence, verdict
+from benchmarks.stats import Gap, by_seed, pairs, sentence, verdict
 
 QUESTION = "Are AGCN's hidden features more separable than GCN's?"
 LABELS = {method: METHODS[method] for method in ['gcn', 'agcn_paper', 'agcn']}
@@ -132,17 +132,14 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     from benchmarks import plots
     rows, paths = shown(rows), []
     for dataset, part in rows[rows.seed == 0].groupby('dataset', sort=False):
-        pictures: dict[str, list[Any]] = {}
-        for row in part.itertuples():
-            pictures.setdefault(f'silhouette {row.silhouette:.3f}, purity '
-                                f'{row.purity:.3f}', []).append(row)
-        figure, axes = plots.panels(len(pictures), 3.9, 4.6, 0.0, dpi=144)
-        for axis, (scores, same) in zip(axes, pictures.items()):
-            row = same[0]
-            points = np.array([row.x.split(), row.y.split()], dtype=float)
-            _scatter(axis, points.T, np.array(row.labels.split(), int))
-            names = ' and '.join(LABELS[other.method] for other in same)
-            axis.set(title=f'{dataset}: {names}\n{scores}', xticks=[],
+        pictures = part.groupby(['silhouette', 'purity'], sort=False)
+        figure, axes = plots.panels(pictures.ngroups, 3.9, 4.6, 0.0, dpi=144)
+        for axis, ((silhouette, purity), same) in zip(axes, pictures):
+            x, y, labels = same[['x', 'y', 'labels']].iloc[0].str.split()
+            _scatter(axis, np.array([x, y], float).T, np.array(labels, int))
+            names = ' and '.join(LABELS[method] for method in same.method)
+            axis.set(title=f'{dataset}: {names}\nsilhouette '
+                     f'{silhouette:.3f}, purity {purity:.3f}', xticks=[],
                      yticks=[])
         paths += plots.save(figure, folder, f'tsne_{str(dataset).lower()}')
     return paths
@@ -152,10 +149,9 @@ def _scatter(axis: Any, points: Any, labels: Any) -> None:
     from matplotlib.patheffects import withStroke
     low, high = points.min(0), points.max(0)
     half = 0.53 * (high - low).max()
-    for center, limit in zip((low + high) / 2, [axis.set_xlim,
-                                                axis.set_ylim]):
-        limit(center - half, center + half)
-    axis.set_box_aspect(1)
+    (x, y) = (low + high) / 2
+    axis.set(xlim=(x - half, x + half), ylim=(y - half, y + half),
+             box_aspect=1)
     for label in np.unique(labels):
         some = points[labels == label]
         axis.scatter(*some.T, s=4, color=f'C{label % 10}',
@@ -168,33 +164,31 @@ def _scatter(axis: Any, points: Any, labels: Any) -> None:
                                                foreground='white')])
 
 
-def scores(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Each measure on the paper's data set, by seed and method."""
+def gaps(rows: pd.DataFrame, method: str) -> dict[str, Gap]:
+    r"""Each measure on the paper's data set, a method's minus GCN's."""
     rows = shown(rows)
-    return {label: by_seed(rows[rows.dataset == DATASET], values=name)
-            for name, label in MEASURES.items()}
+    rows = rows[rows.dataset == DATASET]
+    return {label: gap for name, label in MEASURES.items() if (
+        gap := pairs(by_seed(rows, values=name), method, 'gcn'))}
 
 
-def gaps(rows: pd.DataFrame, method: str) -> dict[str, str]:
-    r"""A method minus GCN."""
-    return {label: gap_text(wide, method, 'gcn', 3)
-            for label, wide in scores(rows).items()}
+def _text(begin: str, found: dict[str, Gap]) -> str:
+    return sentence(begin, {name: gap.text(3) for name, gap in found.items()})
 
 
 def claims(rows: pd.DataFrame) -> list[Claim]:
     r"""The paper's."""
-    holds = verdict([pairs(wide, 'agcn_paper', 'gcn')
-                     for wide in scores(rows).values()], ROUNDING)
-    text = sentence('AGCN (paper) minus GCN, 95 % interval: ',
-                    gaps(rows, 'agcn_paper'))
+    found = gaps(rows, 'agcn_paper')
+    text = _text('AGCN (paper) minus GCN, 95 % interval: ', found)
     return [Claim(f'First-layer embeddings of AGCN are more separable than '
-                  f'those of GCN on {DATASET}.', holds,
+                  f'those of GCN on {DATASET}.',
+                  verdict(found.values(), ROUNDING),
                   text or 'Not two seeds of both yet.')]
 
 
 def answer(rows: pd.DataFrame) -> str:
     r"""The differences to GCN."""
-    found = {f'{LABELS[m]}:': sentence('', gaps(rows, m))[:-1] or None
+    found = {f'{LABELS[m]}:': _text('', gaps(rows, m))[:-1] or None
              for m in ['agcn_paper', 'agcn']}
     return sentence(f'Scores on {DATASET} minus those of GCN, with 95 % '
                     f'intervals: ', found, '; ')
