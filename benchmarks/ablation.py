@@ -5,13 +5,12 @@ All runs share settings, seeds and schedule.
 import json
 from argparse import Namespace
 from collections import namedtuple
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from benchmarks import plots, runner, settings
-from benchmarks.data import DATASETS, splits_of
+from benchmarks import runner, settings
+from benchmarks.data import splits_of
 from benchmarks.results import RESULTS, Table
 from benchmarks.stats import by_seed, compared, gap_text, mean_error, pairs
 
@@ -34,10 +33,6 @@ QUICK = dict(runs=1, depths=[2], fixed=dict(epochs=30))
 # What is shown for them; rows keep the names they were made with.
 LABELS = {part: part for part in PARTS} | {
     'gate leads from zero': 'closed gate gives zero'}
-CAPTIONS = {f'ablation_{name.lower()}': f'{name}: test accuracy of DeepAGCN '
-            f'with all its parts and with one changed: a point for each run, '
-            f'a bar at their mean. An arrow stands for runs further to the '
-            f'left, with their accuracies.' for name in DATASETS}
 measure = settings.measure
 
 
@@ -65,21 +60,6 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             f'(runs), and the difference to all parts in points with its 95 '
             f'% interval'] = pd.DataFrame(columns)
     return out
-
-
-def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""A panel for each depth."""
-    paths = []
-    for dataset, found in by_depth(rows).items():
-        figure, axes = plots.panels(len(found), 2.8, 3.4, 2.2, sharey=True)
-        for axis, (depth, wide) in zip(axes, found.items()):
-            plots.dots(axis, {part: wide[part].dropna() for part in wide},
-                       {ALL: plots.STYLES['DeepAGCN']})
-            axis.set(title=f'{dataset}: {depth} layers',
-                     xlabel='test accuracy (%)')
-            plots.few_ticks(axis)
-        paths += plots.save(figure, folder, f'ablation_{dataset.lower()}')
-    return paths
 
 
 def answer(rows: pd.DataFrame) -> str:
