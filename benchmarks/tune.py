@@ -16,13 +16,7 @@ import yaml
 from benchmarks import runner, settings
 from benchmarks.data import CITATION, splits_of
 from benchmarks.results import RESULTS, Table, write_whole
-from benchmarks.settings import (
-    COLUMNS,
-    METHODS,
-    Task,
-    read_settings,
-    settings_of,
-)
+from benchmarks.settings import COLUMNS, Task, read_settings, settings_of
 
 TABLE = Table(RESULTS / 'tune.csv',
               [c for c in COLUMNS if c != 'test_accuracy'])
@@ -67,20 +61,22 @@ def scores(rows: pd.DataFrame, method: str, dataset: str,
 
 def near_best(rows: pd.DataFrame, method: str,
               dataset: str) -> list[dict[str, Any]]:
-    r"""The configurations whose first run is within a point of the best, or
-    none if some have not been run.
+    r"""The configurations whose first run is within a point of the best, if
+    there are others than the best and more seeds can tell.
     """
     found = scores(rows, method, dataset, grid(method), 1)
     best = max((accuracy for accuracy, *_ in found), default=0.0)
-    return [config for accuracy, _, config in found if accuracy >= best - NEAR]
+    near = [config for accuracy, _, config in found if accuracy >= best - NEAR]
+    is_same = read_settings(method).get('deterministic')
+    return near if len(near) > 1 and not is_same else []
 
 
 def choose(rows: pd.DataFrame, method: str,
            dataset: str) -> dict[str, Any] | None:
     r"""The best configuration, or none if runs are missing."""
     near = near_best(rows, method, dataset)
-    is_same = len(near) < 2 or read_settings(method).get('deterministic')
-    found = scores(rows, method, dataset, near, 1 if is_same else RUNS)
+    found = scores(rows, method, dataset, near or grid(method),
+                   RUNS if near else 1)
     return max(found, key=lambda score: score[:2])[2] if found else None
 
 
@@ -100,29 +96,25 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    searched = [method for method in METHODS if grid(method)]
+    searched = [method for method in settings.METHODS if grid(method)]
     args = runner.parser('tune', CITATION, runs=None, choices=dict(
         methods=searched)).parse_args(argv)
     if args.quick:
         args.datasets, args.methods = args.datasets[:1], args.methods[:3]
     table = runner.table_of(TABLE, args)
 
-    def run(seeds: range, configs: Any) -> list[Any]:
+    failed = []
+    for seeds, configs in [
+            (range(1), lambda rows, method, dataset: grid(method)),
+            (range(1, RUNS), near_best)]:
+        rows = table.read()
         tasks = [Task(method, dataset, splits_of(dataset)[0], seed,
                       settings_of(method, dataset, **config))
                  for seed in seeds for dataset in args.datasets
                  for method in args.methods
-                 for config in configs(method, dataset)]
-        return runner.run_missing(tasks, table, measure, args.jobs, args.root)
-
-    def second(method: str, dataset: str) -> list[dict[str, Any]]:
-        near = near_best(rows, method, dataset)
-        is_same = read_settings(method).get('deterministic')
-        return near if len(near) > 1 and not is_same else []
-
-    failed = run(range(1), lambda method, dataset: grid(method))
-    rows = table.read()
-    failed += run(range(1, RUNS), second)
+                 for config in configs(rows, method, dataset)]
+        failed += runner.run_missing(tasks, table, measure, args.jobs,
+                                     args.root)
     rows = table.read()
     for method in args.methods:
         found = {dataset: choose(rows, method, dataset)
@@ -130,5 +122,5 @@ def main(argv: list[str]) -> None:
         chosen = {d: config for d, config in found.items() if config}
         if chosen and not args.quick:
             write_chosen(method, chosen)
-        print(f'{METHODS[method]}: {json.dumps(chosen)}')
+        print(f'{settings.METHODS[method]}: {json.dumps(chosen)}')
     runner.report(failed)
