@@ -131,17 +131,14 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
             axis.axvline(saturation(part.input_energy.mean()), color='black',
                          linestyle=':', label='from here on, its gate is 1')
         for method, runs in part.groupby('method', sort=False):
-            groups = dict(iter(runs.groupby('beta')))
-            plots.error_line(top, groups, [group.test_accuracy for group
-                                           in groups.values()],
-                             LABELS[method])
+            label, groups = LABELS[method], runs.groupby('beta')
+            plots.error_line(top, groups.groups, [
+                group.test_accuracy for _, group in groups], label)
             for name, place, style in zip(
                     ['first_gate', 'last_gate'], GATES[method],
                     [{}, dict(alpha=0.6, markerfacecolor='white')]):
-                bottom.plot(list(groups), [group[name].mean() for group
-                                           in groups.values()],
-                            label=f'{LABELS[method]}, {place}', **{
-                                **plots.style_of(LABELS[method]), **style})
+                bottom.plot(groups[name].mean(), label=f'{label}, {place}',
+                            **{**plots.style_of(label), **style})
         top.set(xscale='log', ylabel='test accuracy (%)', title=dataset)
         bottom.set(xlabel='beta', ylabel='gate after training')
         top.legend(loc='lower right')
@@ -157,18 +154,17 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     wide = by_seed(rows[(rows.dataset == DATASET) & rows.beta.isin(GRID[1:])
                         & (rows.method == 'agcn_paper')], 'beta')
     gaps = {beta: pairs(wide, BEST, beta) for beta in wide if beta != BEST}
-    text = 'beta = 0.4 and another are not run yet with two seeds.'
-    if any(gaps.values()):
-        low, high = (f(gap.mean for gap in gaps.values() if gap)
-                     for f in [min, max])
-        mean = f'{wide[BEST].mean():.2f} %'
-        text = (f'{mean} at {BEST} (public split); minus that at {len(gaps)} '
-                f'other non-zero values of the grid: {low:+.2f} to '
-                f'{high:+.2f}.')
-        if low == high == 0:
-            text = (f'All {len(wide.columns)} non-zero values of the grid '
-                    f'give the same accuracy in every seed, {mean} in the '
-                    f'mean (public split): the gates are one.')
+    means = [gap.mean for gap in gaps.values() if gap]
+    if not means:
+        text = f'beta = {BEST} and another are not run yet with two seeds.'
+    elif any(means):
+        text = (f'{wide[BEST].mean():.2f} % at {BEST} (public split); minus '
+                f'that at {len(gaps)} other non-zero values of the grid: '
+                f'{min(means):+.2f} to {max(means):+.2f}.')
+    else:
+        text = (f'All {len(wide.columns)} non-zero values of the grid give '
+                f'the same accuracy in every seed, {wide[BEST].mean():.2f} % '
+                f'in the mean (public split): the gates are one.')
     return [Claim(f'beta = {BEST} yields the best accuracy on {DATASET}.',
                   verdict(gaps.values()), text)]
 
