@@ -10,6 +10,7 @@ import os
 import random
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, zip_longest
 from types import ModuleType
 from typing import Any
@@ -27,34 +28,36 @@ SEARCHES = ['tune', 'hetero']  # whose rows of all settings count
 MAY_DIFFER = re.compile('second|milli|mega|peak|^date$|^commit$|^versions$')
 
 
-def rows_of(name: str, module: ModuleType,
-            datasets: list[str] | None) -> pd.DataFrame:
+def rows_of(name: str, datasets: list[str] | None = None,
+            methods: list[str] | None = None) -> pd.DataFrame:
     r"""The rows of an experiment that are shown."""
+    module = importlib.import_module(f'benchmarks.{name}')
     rows = module.TABLE.read()
-    if datasets is not None:
-        rows = rows[rows.dataset.isin(datasets)]
+    for column, values in [('dataset', datasets), ('method', methods)]:
+        if values is not None:
+            rows = rows[rows[column].isin(values)]
     if name not in SEARCHES and 'settings' in module.Task._fields:
         rows = latest(rows, *(key for key in [*module.Task._fields, 'beta']
                               if key not in ['seed', 'settings']))
-    return rows.assign(experiment=name)
+    return rows
 
 
-def pick(tables: list[pd.DataFrame], sample: int,
+def pick(tables: dict[str, pd.DataFrame], sample: int,
          seed: int) -> list[tuple[str, Any]]:
     r"""Experiments and places of random rows, of each table in turn."""
     chance = random.Random(seed)
-    orders = [[(rows.experiment.iloc[0], i)
-               for i in chance.sample(list(rows.index), len(rows))]
-              for rows in tables if len(rows)]
+    orders = [[(name, i) for i in chance.sample(list(rows.index), len(rows))]
+              for name, rows in tables.items()]
     turns = chain.from_iterable(zip_longest(*orders))
     return [place for place in turns if place is not None][:sample]
 
 
-def cheapest(tables: list[pd.DataFrame], count: int) -> list[tuple[str, Any]]:
+def cheapest(tables: dict[str, pd.DataFrame],
+             count: int) -> list[tuple[str, Any]]:
     r"""Experiments and places of the rows that took the least time."""
-    places = [(seconds, name, i) for rows in tables for seconds, name, i
-              in zip(rows.seconds, rows.experiment, rows.index)]
-    return [(name, i) for _, name, i in sorted(places)[:count]]
+    places = sorted((seconds, name, i) for name, rows in tables.items()
+                    for i, seconds in rows.seconds.items())
+    return [(name, i) for _, name, i in places[:count]]
 
 
 def task_of(module: ModuleType, row: pd.Series) -> Any:
@@ -70,16 +73,15 @@ def differences(before: dict[str, Any],
     names = [name for name in after if not MAY_DIFFER.search(name)]
     old, new = (as_key(None if row[name] != row[name] else row[name]
                        for name in names) for row in [before, after])
-    # The same number may have been read from a column of texts or numbers:
-    return {name: (a, b) for name, a, b in zip(names, old, new)
-            if a != b and not _is_equal(a, b)}
-
-
-def _is_equal(a: str, b: str) -> bool:
-    try:
-        return float(a) == float(b)
-    except ValueError:
-        return False
+    out = {}
+    for name, a, b in zip(names, old, new):
+        same = a == b
+        # The same number may be from a column of texts or of numbers:
+        with suppress(ValueError):
+            same = same or float(a) == float(b)
+        if not same:
+            out[name] = a, b
+    return out
 
 
 def verify(places: list[tuple[str, Any]], tables: dict[str, pd.DataFrame],
@@ -121,14 +123,10 @@ def main(argv: list[str]) -> None:
                          help='processes at a time (default: %(default)s)')
     options.add_argument('--root', default='data', help='where data is kept')
     args = options.parse_args(argv)
-    tables = {name: rows_of(name, importlib.import_module(
-        f'benchmarks.{name}'), args.datasets) for name in args.experiments}
-    if args.methods:
-        tables = {name: rows[rows.method.isin(args.methods)]
-                  for name, rows in tables.items()}
-    found = list(tables.values())
-    places = (cheapest(found, args.cheap) if args.cheap else
-              pick(found, args.sample, args.seed))
+    tables = {name: rows_of(name, args.datasets, args.methods)
+              for name in args.experiments}
+    places = (cheapest(tables, args.cheap) if args.cheap else
+              pick(tables, args.sample, args.seed))
     if not places:
         raise SystemExit('There are no such rows; leave out an option.')
     wrong = 0

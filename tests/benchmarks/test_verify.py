@@ -3,8 +3,8 @@ import json
 import pandas as pd
 import pytest
 
-from benchmarks import beta, table, verify
 from benchmarks import settings as harness
+from benchmarks import table, verify
 from benchmarks.results import Table
 
 
@@ -54,8 +54,9 @@ def test_no_rows(place):
 
 
 def test_what_is_picked():
-    frames = [pd.DataFrame(dict(experiment=name, seconds=seconds))
-              for name, seconds in [('a', [3.0, 1.0, 4.0]), ('b', [2.0])]]
+    frames = {name: pd.DataFrame(dict(seconds=seconds))
+              for name, seconds in [('a', [3.0, 1.0, 4.0]), ('b', [2.0]),
+                                    ('c', [])]}
     assert verify.cheapest(frames, 2) == [('a', 1), ('b', 0)]
     picked = verify.pick(frames, 3, seed=0)
     assert [name for name, _ in picked] == ['a', 'b', 'a']
@@ -75,7 +76,7 @@ def test_differences():
 @pytest.mark.parametrize('name', verify.EXPERIMENTS)
 def test_all_experiments_can_be_verified(name):
     module = verify.importlib.import_module(f'benchmarks.{name}')
-    rows = verify.rows_of(name, module, None)
+    rows = verify.rows_of(name)
     assert len(rows)
     task = verify.task_of(module, rows.iloc[0])
     assert isinstance(task, module.Task) and callable(module.measure)
@@ -83,6 +84,6 @@ def test_all_experiments_can_be_verified(name):
 
 
 def test_all_values_of_beta_are_rows():
-    rows = verify.rows_of('beta', beta, None)
+    rows = verify.rows_of('beta')
     assert rows.beta.nunique() > 10
     assert not rows.duplicated(['method', 'dataset', 'beta', 'seed']).any()
