@@ -46,33 +46,28 @@ def draw_aggregation(beta: float = 0.02) -> list:
                       0.0])[:, None] * 3
     first, gate, hidden = matrix_of_layer(x, edges, beta=beta)
     second, gate2, _ = matrix_of_layer(hidden, edges, beta=beta)
-    both = second @ first
-    panels = {
-        f'features (gate: {gate:.2f})': (x[:, 0], None),
-        'weights of one layer': (first[0], first[0]),
-        f'two layers (gate: {gate2:.2f})': (both[0], None)}
+    panels = {f'features (gate: {gate:.2f})': x[:, 0],
+              'weights of one layer': first[0],
+              f'two layers (gate: {gate2:.2f})': (second @ first)[0]}
+    is_center = torch.arange(len(PLACES)) == 0
     figure, axes = plots.panels(3, 3.5, 3.4, 0)
-    for axis, (title, (values, weights)) in zip(axes, panels.items()):
-        is_near = values > 0
-        for i, j in EDGES.t().tolist():
-            axis.plot(*PLACES[[i, j]].t(), color='#bbbbbb', zorder=1,
+    for axis, (title, values) in zip(axes, panels.items()):
+        for ends in EDGES.t():
+            axis.plot(*PLACES[ends].t(), color='#bbbbbb', zorder=1,
                       linewidth=1.5)
         axis.scatter(*PLACES.t(), s=620, zorder=2, c=values, cmap='Blues',
                      vmin=0, vmax=1.6 * float(values.max()),
-                     edgecolors=['#000000' if i == 0 else '#888888'
-                                 for i in range(len(PLACES))],
-                     linewidths=[2.5 if i == 0 else 1
-                                 for i in range(len(PLACES))])
-        for place, value, near in zip(PLACES.tolist(), values, is_near):
-            if near or weights is None:
+                     edgecolors=np.where(is_center, '#000000', '#888888'),
+                     linewidths=np.where(is_center, 2.5, 1))
+        is_layer = values is panels['weights of one layer']
+        for place, value in zip(PLACES.tolist(), values):
+            if value > 0 or not is_layer:
                 axis.annotate(f'{float(value):.2f}'.replace('0.', '.', 1),
                               place, ha='center', va='center', fontsize=11)
-        if weights is not None:
-            for j in range(1, 5):
-                axis.annotate('', PLACES[0].tolist(), PLACES[j].tolist(),
-                              arrowprops=dict(
-                                  arrowstyle='->', shrinkA=14, shrinkB=14,
-                                  color='#d55e00', linewidth=2))
+        for neighbor in PLACES[1:5].tolist() if is_layer else []:
+            axis.annotate('', PLACES[0].tolist(), neighbor, arrowprops=dict(
+                arrowstyle='->', shrinkA=14, shrinkB=14, color='#d55e00',
+                linewidth=2))
         axis.set_title(title)
         axis.set_axis_off()
         axis.set(xlim=(-2.6, 2.5), ylim=(-2.2, 2.2))

@@ -97,9 +97,7 @@ def band(axis: Any, curves: Any, label: str, **style: Any) -> None:
                       color=style['color'], linewidth=0)
 
 
-def dots(axis: Any, groups: dict[str, Any],
-         styles: dict[str, dict[str, Any]] | None = None,
-         boxes: bool = False) -> None:
+def dots(axis: Any, groups: dict[str, Any], boxes: bool = False) -> None:
     r"""A line for each name, from above: a point for each run, one above the
     other so that equal ones do not hide each other, and the mean as a bar or
     quartiles as a box. Runs far to the left, which would flatten all others,
@@ -109,7 +107,7 @@ def dots(axis: Any, groups: dict[str, Any],
     middle, high = np.percentile(values, [50, 75])
     edge = middle - 10 * max(high - middle, 1.0)
     for y, (label, found) in enumerate(groups.items()):
-        style = (styles or {}).get(label) or style_of(label)
+        style = style_of(label)
         own = np.asarray(found, dtype=float)
         places = y + np.linspace(-0.22, 0.22, len(own) + 2)[1:-1]
         axis.scatter(own[own >= edge], places[own >= edge], s=36, zorder=2,

@@ -102,9 +102,13 @@ class Table:
         r"""All rows; the file stays as it is."""
         return self._parse(self._content(), dtype={'commit': str})
 
-    def keys(self, columns: Iterable[str]) -> set[tuple[str, ...]]:
+    def keys(self, columns: Iterable[str],
+             content: bytes | None = None) -> set[tuple[str, ...]]:
         r"""What stands in some columns, by :meth:`as_key`."""
-        return self._keys(self._content(), columns)
+        rows = self._parse(self._content() if content is None else content,
+                           dtype=str, keep_default_na=False)
+        return {as_key(row) for row in
+                rows[list(columns)].itertuples(index=False, name=None)}
 
     def begin(self) -> None:
         r"""Writes the header if there is none, or ends the program where
@@ -133,8 +137,8 @@ class Table:
             raise ValueError(f"A row of '{self.path.name}' is one line, "
                              f'but got {line!r}')
         with self._open() as (file, content):
-            if key and as_key(row[name] for name in key) in self._keys(
-                    content, key):
+            if key and as_key(row[name] for name in key) in self.keys(
+                    key, content):
                 return False
             _write(file, line)
         return True
@@ -171,12 +175,6 @@ class Table:
             raise SystemExit(f"'{self.path}' has lines that are no rows "
                              f'({"; ".join(wrong)}): mend or delete them.')
         return pd.read_csv(io.BytesIO(whole), **options)
-
-    def _keys(self, content: bytes,
-              columns: Iterable[str]) -> set[tuple[str, ...]]:
-        rows = self._parse(content, dtype=str, keep_default_na=False)
-        return {as_key(row) for row in
-                rows[list(columns)].itertuples(index=False, name=None)}
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, bytes]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 from scipy.stats import t
 
 LEVEL = 0.05
@@ -152,7 +153,6 @@ def paired_spread(ours: pd.Series, other: pd.Series) -> Spread | None:
 
 def wilcoxon(ours: pd.Series, other: pd.Series) -> float:
     r"""The p-value of the signed-rank test of paired runs."""
-    from scipy import stats
     gap = (ours - other).dropna()
     if len(gap) == 0 or (gap == 0).all():
         return 1.0
@@ -163,11 +163,10 @@ def friedman(wide: pd.DataFrame) -> float:
     r"""The p-value of the test that ranks three columns or more within each
     line.
     """
-    from scipy.stats import friedmanchisquare
     wide = wide.dropna()
     if len(wide) < 2 or (wide.nunique(axis=1) == 1).all():
         return 1.0
-    return float(friedmanchisquare(*wide.to_numpy().T).pvalue)
+    return float(stats.friedmanchisquare(*wide.to_numpy().T).pvalue)
 
 
 class Analysis(NamedTuple):
@@ -190,8 +189,7 @@ def analyse(groups: dict[str, Iterable[float]]) -> Analysis:
 @cache  # as integrals of the studentized range take their time
 def _analyse(names: tuple[str, ...],
              *groups: tuple[float, ...]) -> Analysis:
-    from scipy.stats import f_oneway, tukey_hsd
-    anova, tukey = f_oneway(*groups), tukey_hsd(*groups)
+    anova, tukey = stats.f_oneway(*groups), stats.tukey_hsd(*groups)
     ends = tukey.confidence_interval(1 - LEVEL)  # of first minus second
     found = {}
     for i, j in combinations(range(3), 2):
