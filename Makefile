@@ -6,7 +6,7 @@ LOCK := requirements.lock
 INSTALL = $(BIN)/python -m pip install --quiet --constraint $(LOCK)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-extensions test-data lint dist clean clean-data
+.PHONY: quickstart test test-extensions test-data test-browser lint dist clean clean-data
 
 quickstart: $(VENV)/ready
 	$(BIN)/python -m benchmarks quickstart
@@ -42,6 +42,10 @@ $(VENV)/extensions: $(VENV)/ready
 test-data: $(VENV)/ready
 	$(INSTALL) --editable '.[images,hetero]'
 	$(BIN)/python -m pytest -m data
+
+# Opens the report in headless Chromium, which has to be there:
+test-browser: $(VENV)/ready
+	$(BIN)/python -m pytest tests/browser
 
 # What a package index would be given, checked as it checks it:
 dist: $(VENV)/ready

@@ -14,6 +14,7 @@ version = re.search(r"^__version__ = '(.+)'$",
                     re.MULTILINE).group(1)
 
 benchmarks = [
+    'jinja2',
     'matplotlib',
     'pandas',
     'pyyaml',
