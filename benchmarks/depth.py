@@ -20,10 +20,9 @@ gives the same output for all nodes has no distances, but a relative energy
 """
 import json
 from argparse import Namespace
-from collections import namedtuple
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,6 +36,7 @@ from benchmarks import plots, runner, settings
 from benchmarks.data import DATASETS, splits_of
 from benchmarks.results import RESULTS, Claim, Table
 from benchmarks.stats import (
+    Gap,
     by_seed,
     interval,
     mean_error,
@@ -44,7 +44,11 @@ from benchmarks.stats import (
     pairs,
     verdict,
 )
-from torch_agcn import functional
+from torch_agcn.functional import (
+    dirichlet_energy,
+    mean_average_distance,
+    relative_energy,
+)
 
 QUESTION = 'What does depth do to accuracy, and to the layers?'
 METHODS = {
@@ -62,25 +66,42 @@ QUICK = dict(runs=1, depths=[2, 4, 6, 16])
 PATIENCE = 100
 LAYER_EPOCHS, EPOCHS = 3200, 200
 OWN_SCHEDULE = ['gcnii', 'agcn_deep', *OF_HOPS]
-MEASURES = {'dirichlet_energies': functional.dirichlet_energy,
-            'relative_energies': functional.relative_energy,
-            'average_distances': functional.mean_average_distance}
-Task = namedtuple('Task', 'method dataset split depth seed settings')
+MEASURES = {'dirichlet_energies': dirichlet_energy,
+            'relative_energies': relative_energy,
+            'average_distances': mean_average_distance}
 TABLE = Table(RESULTS / 'depth.csv', [
-    *Task._fields, 'epochs', 'val_loss', 'val_accuracy', 'test_accuracy',
-    'seconds', 'peak_mb', 'gates', *MEASURES])
-PANELS = {
+    'method', 'dataset', 'split', 'depth', 'seed', 'settings', 'epochs',
+    'val_loss', 'val_accuracy', 'test_accuracy', 'seconds', 'peak_mb',
+    'gates', *MEASURES])
+PANELS = {  # of the first figure
     'layers': ['gcn', 'gcn_pn', 'jknet', 'agcn_paper'],
     'layers, input added to each': ['gcnii', 'agcn_deep'],
     'hops': ['agcn_bare', 'appnp_bare'],
     'hops, input added to each': ['agcn', 'appnp']}
+LAYERS = ['gcn', 'gcnii', 'agcn_paper', 'agcn_deep', 'agcn']  # of the second
 CAPTIONS = {
-    f'depth_{name.lower()}': f'{name}: mean test accuracy with its '
-    f'standard error against depth. Above: layers with a weight matrix '
-    f'each. Below: hops, with no weights. On the right, a share of the '
-    f'input is added to each, which stops over-smoothing without a gate; '
-    f'note the narrow scales.' for name in DATASETS}
+    **{f'depth_{name.lower()}': f'{name}: mean test accuracy with its '
+       f'standard error against depth. Above: layers with a weight matrix '
+       f'each. Below: hops, with no weights. On the right, a share of the '
+       f'input is added to each, which stops over-smoothing without a gate; '
+       f'note the narrow scales.' for name in DATASETS},
+    **{f'depth_layers_{name.lower()}': f'{name}: gate, and distance between '
+       f'neighbors (mean average distance), after some layers or hops of the '
+       f'deepest trained networks, the last one among them; means over the '
+       f'runs. At 0, all nodes have the same output.'
+       for name in DATASETS}}
 SHARP = 5.0  # points of accuracy that make a drop a sharp one
+
+
+class Task(NamedTuple):
+    r"""One run. ``settings`` are all of them, as JSON."""
+
+    method: str
+    dataset: str
+    split: str
+    depth: int
+    seed: int
+    settings: str
 
 
 def settings_of(method: str, dataset: str, depth: int,
@@ -167,15 +188,19 @@ def per_layer(rows: pd.DataFrame, column: str) -> np.ndarray:
         len(values) % depth == 0) else values
 
 
+def deepest(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""The rows of the greatest depth."""
+    return rows[rows.depth == rows.depth.max()]
+
+
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Accuracies, and the first and last layers of the deepest networks."""
+    r"""Accuracies, and the last layers of the deepest networks."""
     out = {}
     for dataset, part in shown(rows).groupby('dataset', sort=False):
         depths, last = sorted(part.depth.unique()), []
         found = by_depth(part)
         for method in found:
-            deep = part[part.method == method]
-            deep = deep[deep.depth == deep.depth.max()]
+            deep = deepest(part[part.method == method])
             ends = [per_layer(deep, column) for column in ['gates', *MEASURES]]
             last.append([
                 METHODS[method], deep.depth.iloc[0],
@@ -189,35 +214,72 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                  for method, wide in found.items()],
                 columns=['', *map(str, depths)])
         out[f'{dataset}: the deepest networks, at their first … last layer '
-            f'or hop'] = pd.DataFrame(last, columns=[
+            f'or hop'] = (
+            pd.DataFrame(last, columns=[
                 '', 'depth', 'gate', 'Dirichlet energy', 'relative energy',
-                'mean average distance', 'epochs', 'seconds'])
+                'mean average distance', 'epochs', 'seconds']))
     return out
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""Accuracy against depth, a figure for each data set."""
+    r"""Accuracy against depth, and all layers of the deepest networks."""
     paths = []
     for dataset, part in shown(rows).groupby('dataset', sort=False):
-        figure, axes = plots.plt.subplots(2, 2, figsize=(9, 6.6))
-        found = by_depth(part)
-        for axis, (kind, methods) in zip(axes.flat, PANELS.items()):
-            there = {m: found[m] for m in methods if m in found}
-            for method, wide in there.items():
-                name = METHODS[method].removesuffix(', no restart')
-                plots.error_line(axis, wide, [wide[d] for d in wide], name)
-            depths = sorted({d for wide in there.values() for d in wide})
-            axis.set(title=f'{dataset}: {kind}', xscale='log',
-                     xlabel=kind.split(',')[0])
-            axis.set_xticks(depths, depths)
-            axis.minorticks_off()
-            axis.set_visible(bool(there))
-            if there:
-                axis.legend(loc='best')
-        for axis in axes[:, 0]:
-            axis.set_ylabel('test accuracy (%)')
-        paths += plots.save(figure, folder, f'depth_{dataset.lower()}')
+        paths += _draw_accuracy(part, str(dataset), folder)
+        paths += _draw_layers(part, str(dataset), folder)
     return paths
+
+
+def _draw_accuracy(rows: pd.DataFrame, dataset: str,
+                   folder: Path) -> list[Path]:
+    figure, axes = plots.plt.subplots(2, 2, figsize=(9, 6.6))
+    found = by_depth(rows)
+    for axis, (kind, methods) in zip(axes.flat, PANELS.items()):
+        there = {m: found[m] for m in methods if m in found}
+        for method, wide in there.items():
+            name = METHODS[method].removesuffix(', no restart')
+            plots.error_line(axis, wide, [wide[d] for d in wide], name)
+        axis.set_title(f'{dataset}: {kind}')
+        depths = {d for wide in there.values() for d in wide}
+        _depth_axis(axis, sorted(depths), kind.split(',')[0])
+        axis.set_visible(bool(there))
+        if there:
+            axis.legend(loc='best')
+    for axis in axes[:, 0]:
+        axis.set_ylabel('test accuracy (%)')
+    return plots.save(figure, folder, f'depth_{dataset.lower()}')
+
+
+def _draw_layers(rows: pd.DataFrame, dataset: str,
+                 folder: Path) -> list[Path]:
+    titles = {'gates': 'gate', 'average_distances': 'distance of neighbors'}
+    figure, axes = plots.panels(2, 4.0, 3.8)
+    for axis, (column, title) in zip(axes, titles.items()):
+        for method in LAYERS:
+            deep = deepest(rows[rows.method == method])
+            values = per_layer(deep, column)
+            if len(values):
+                some = [d for d in [1, *DEPTHS] if d <= len(values)]
+                axis.plot(some, values[np.array(some) - 1],
+                          label=METHODS[method],
+                          **plots.style_of(METHODS[method]))
+        axis.set(title=f'{dataset}: {title}')
+        _depth_axis(axis, [1, 2, 4, 8, 16, 32, 64], 'layer, or hop')
+    axes[0].set_ylim(-0.03, 1.03)
+    # Orders of magnitude apart, and zero where all nodes are the same:
+    axes[1].set_yscale('symlog', linthresh=1e-4)
+    axes[1].set_yticks([0, 1e-4, 1e-2, 1], ['0', '0.0001', '0.01', '1'])
+    axes[1].minorticks_off()
+    axes[1].set_ylim(bottom=-3e-5)
+    plots.legend_below(figure)
+    return plots.save(figure, folder, f'depth_layers_{dataset.lower()}')
+
+
+def _depth_axis(axis: Any, ticks: list[int], label: str) -> None:
+    axis.set_xscale('log')
+    axis.set_xticks(ticks, ticks)
+    axis.minorticks_off()
+    axis.set_xlabel(label)
 
 
 # Claims ######################################################################
@@ -254,19 +316,21 @@ def answer(rows: pd.DataFrame) -> str:
     found = by_depth(latest(rows[rows.dataset == 'Cora']))
     texts = [f'{METHODS[method]} {wide[max(wide)].mean():.1f} % ({max(wide)})'
              for method, wide in found.items()]
-    worth = []
-    for name, *both in [('without restart', 'agcn_bare', 'appnp_bare'),
-                        ('with restart', 'agcn', 'appnp')]:
-        ours, other = (found.get(method, pd.DataFrame()) for method in both)
-        depth = max(set(ours) & set(other), default=None)
-        gap = depth and paired(ours[depth], other[depth])
-        if gap:
-            worth.append(f'{gap} {name}')
-    if worth:
-        texts[-1] += ('; the gate of DiffusedMLP is worth, in points: '
-                      + ', '.join(worth))
+    gates = {name: _last_gap(found, a, b) for name, a, b in [
+        ('without restart', 'agcn_bare', 'appnp_bare'),
+        ('with restart', 'agcn', 'appnp')]}
+    worth = ', '.join(f'{gap} {name}' for name, gap in gates.items() if gap)
     return ('Test accuracy on Cora with the most layers or hops (their '
-            f'number): {", ".join(texts)}.' if texts else '')
+            'number): ' + ', '.join(texts) + (
+                f'; the gate of DiffusedMLP is worth, in points: {worth}'
+                if worth else '') + '.' if texts else '')
+
+
+def _last_gap(found: dict[str, pd.DataFrame], ours: str,
+              other: str) -> Gap | None:
+    both = [found.get(method, pd.DataFrame()) for method in [ours, other]]
+    depths = set(both[0]) & set(both[1])
+    return paired(*(wide[max(depths)] for wide in both)) if depths else None
 
 
 def tasks(args: Namespace) -> list[Task]:

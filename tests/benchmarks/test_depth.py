@@ -194,12 +194,13 @@ def test_tables_and_figures(tmp_path):
     assert last['gate'].tolist() == ['–', '–', '1 … 3.05e-05']
     assert last['relative energy'].tolist() == ['1 … 3.05e-05'] * 3
     paths = depth.draw(rows, tmp_path)
-    assert [path.name for path in paths] == ['depth_cora.png',
-                                             'depth_cora.svg']
+    assert [path.name for path in paths] == [
+        'depth_cora.png', 'depth_cora.svg', 'depth_layers_cora.png',
+        'depth_layers_cora.svg']
     assert all(path.stat().st_size > 1000 for path in paths)
     shown = [method for methods in depth.PANELS.values() for method in methods]
     assert sorted(shown) == sorted(depth.METHODS)
-    assert max(map(len, depth.PANELS.values())) <= 5
+    assert max(map(len, [*depth.PANELS.values(), depth.LAYERS])) <= 5
     # A data set with little is not shown:
     assert depth.tables(rows[rows.method != 'gcn']) == {}
     assert depth.draw(rows[rows.depth < 6], tmp_path) == []
