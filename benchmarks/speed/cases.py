@@ -177,6 +177,16 @@ LAYERS: dict[str, Build] = {
 }
 
 
+def hops(K: int, recompute: bool) -> Build:
+    r"""Forward and backward of K hops with gates half open."""
+    return layer(lambda *_, **settings: GatedDiffusion(
+        K, beta=0.7, recompute=recompute, **settings))
+
+
+RECOMPUTE = {f'{K} hop{"s" * (K > 1)}{", recomputed" * recompute}': hops(
+    K, recompute) for recompute in [False, True] for K in [1, 4, 16, 64]}
+
+
 def reordered(build: Build) -> Build:
     r"""The same after ReorderNodes."""
     def build_reordered(data: Data) -> Run:
@@ -256,6 +266,11 @@ CASES = {
         'sparse product alone?', [BIG], LAYERS, 'times GCN on edge_index',
         lambda name: EDGES, malloc=tuple(MALLOC),
         memory=(EDGES, CSR, SPARSE, GAT, PAPER, RELATIVE)),
+    'recompute': Case(
+        'What do many hops of GatedDiffusion with gates half open take, '
+        'with and without recomputing?',
+        [Size('random', 50_000, 500_000, 64)], RECOMPUTE, 'times one hop',
+        lambda name: '1 hop', memory=tuple(RECOMPUTE), counts=True),
     'order': Case(
         'What does ReorderNodes save, and what does it take?',
         [BIG._replace(graph=kind) for kind in ['points', 'random',

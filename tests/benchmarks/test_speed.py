@@ -150,6 +150,14 @@ def test_products(name, data):
                           atol=1e-5)
 
 
+def test_hops_that_are_recomputed(data):
+    exact = out(cases.RECOMPUTE['16 hops'], data)
+    gradient = data.x.grad.clone()
+    again = out(cases.RECOMPUTE['16 hops, recomputed'], data)
+    assert torch.allclose(exact, again, atol=1e-5)
+    assert torch.allclose(data.x.grad, gradient, atol=1e-5)
+
+
 def test_reordered_graphs_give_the_same_in_another_order(data):
     for name in [cases.PRODUCT, RELATIVE, EDGES]:
         one, other = (out(cases.ORDER[key], data)
