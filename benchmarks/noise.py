@@ -193,9 +193,8 @@ def graph(dataset: str, attack: str, level: float, seed: int,
     elif attack == 'dice':
         edges = attacks.dice(edges, data.y, level, seed)
     else:
-        block = dict(block_size=10_000, epochs=60, epochs_resampling=45)
         edges = attacks.prbcd(_target(data, attack == 'adaptive', seed), data,
-                              level, seed, **block)
+                              level, seed)
     data.edge_index = edges
     return data
 
@@ -204,14 +203,14 @@ def _target(data: Data, is_weighted: bool, seed: int) -> Any:
     r"""The GCN that is attacked, trained on the graph as it was."""
     if not is_weighted:
         return attacks.surrogate(data, seed)
-    model = attacks.surrogate(AnisotropicWeights()(data), seed)
     x = data.x.to_dense()
-    return attacks.Weighted(model, lambda _, *edges: _factors(x, *edges))
 
+    def weigh(_: Any, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        there = edge_weight.clamp(min=1e-12)
+        return anisotropic_weights(x, edge_index, there) / there
 
-def _factors(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-    there = edge_weight.clamp(min=1e-12)
-    return anisotropic_weights(x, edge_index, there) / there
+    return attacks.Weighted(
+        attacks.surrogate(AnisotropicWeights()(data), seed), weigh)
 
 
 @lru_cache(maxsize=2)

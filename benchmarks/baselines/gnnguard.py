@@ -41,13 +41,9 @@ from benchmarks.training import Run, adjacency, dropout, fit, sizes, to_scipy
 
 
 class Guard:
-    r"""Weighs the edges of a graph.
-
-    Args:
-        A: The symmetric adjacency matrix.
-        X: The features, which decide what edges there are at all, and the
-            matrix ``first``.
-        threshold: The similarity below which an edge is dropped.
+    r"""Weighs the edges of a symmetric adjacency matrix. The features ``X``
+    decide what edges there are at all, and the matrix ``first``; edges of a
+    similarity below the threshold are dropped.
     """
 
     def __init__(self, A: sp.csr_matrix, X: sp.csr_matrix,
