@@ -98,13 +98,10 @@ def surrogate(data: Data, seed: int, hidden_channels: int = 16,
 
 
 class Weighted(Module):
-    r"""A model behind a defense that weighs edges, for adaptive attacks.
-
-    Args:
-        model: Called as ``model(x, edge_index, edge_weight)``.
-        weigh: Called alike, returns a factor in :math:`[0, 1]` per edge, a
-            constant to the gradient. The attack's candidates are edges of
-            weight 1e-7 to it, hence it must count edges by weight.
+    r"""A model behind a defense, for adaptive attacks: ``weigh`` is called as
+    the model is, and returns a factor in :math:`[0, 1]` per edge, a constant
+    to the gradient. The attack's candidates are edges of weight 1e-7 to it,
+    hence it must count edges by weight.
     """
 
     def __init__(self, model: Module,
@@ -140,9 +137,8 @@ class _Discrete(Module):
 
 
 def prbcd(model: Module, data: Data, share: float, seed: int, *,
-          block_size: int = 50_000, epochs: int = 125,
-          epochs_resampling: int = 100, lr: float = 1000.,
-          loss: str = 'tanh_margin') -> Tensor:
+          block_size: int = 10_000, epochs: int = 60,
+          epochs_resampling: int = 45) -> Tensor:
     r"""Flips edges by gradients to make a trained model fail on test nodes.
 
     Projected randomized block coordinate descent of Geisler et al.,
@@ -155,10 +151,9 @@ def prbcd(model: Module, data: Data, share: float, seed: int, *,
         from torch_geometric.contrib.nn import PRBCDAttack
     seed_everything(seed)
     budget = budget_of(data.edge_index, share)
-    if budget == 0:
-        return to_undirected(data.edge_index, num_nodes=data.num_nodes)
     attack = PRBCDAttack(
         _Discrete(model), max(block_size, 4 * budget), epochs,
-        epochs_resampling, loss, lr=lr, is_undirected=True, log=False)
+        epochs_resampling, 'tanh_margin', lr=1000., is_undirected=True,
+        log=False)
     return attack.attack(data.x, data.edge_index, data.y, budget,
                          data.test_mask)[0]

@@ -142,37 +142,30 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 # Tables ######################################################################
 
 
-def latest(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""The rows with the settings that were used last."""
-    return settings.latest(rows, 'rate')
-
-
-def gaps(rows: pd.DataFrame, method: str,
-         baseline: str) -> dict[tuple[str, float, str], Gap]:
-    r"""By how much a method is better than a GCN with the same labels to
-    begin with, for each data set, rate and way.
+def differences(rows: pd.DataFrame, ours: str, other: str) -> pd.DataFrame:
+    r"""By how much a method is better than another with the same labels to
+    begin with: a line for each data set, rate and seed, a column for each way.
     """
-    out = {}
-    groups = {key: part.set_index('seed') for key, part in latest(
-        rows).groupby(['dataset', 'rate', 'method'])}
-    for dataset in CITATION:
-        for rate in RATES[dataset]:
-            both = [groups.get((dataset, rate, m)) for m in [method, baseline]]
-            if both[0] is None or both[1] is None:
-                continue
-            for way in ALL:
-                gap = interval(both[0][f'accuracy_{way}']
-                               - both[1][f'accuracy_{way}'])
-                if gap is not None:
-                    out[dataset, rate, way] = gap
-    return out
+    rows = settings.latest(rows, 'rate').set_index(['dataset', 'rate', 'seed'])
+    rows = rows.rename(columns={f'accuracy_{way}': way for way in ALL})
+    return (rows.loc[rows.method == ours, ALL]
+            - rows.loc[rows.method == other, ALL])
+
+
+def gaps(rows: pd.DataFrame, ours: str,
+         other: str) -> dict[tuple[str, float, str], Gap]:
+    r"""The means of these differences by data set, rate and way."""
+    found = {(*key, way): interval(part[way]) for key, part in differences(
+        rows, ours, other).groupby(level=[0, 1]) for way in ALL}
+    return {key: gap for key, gap in found.items() if gap is not None}
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Differences, accuracies, and what was added."""
-    accuracy, difference, added = [], [], []
-    groups = dict(iter(latest(rows).groupby(['dataset', 'rate', 'method'])))
-    found = {pair: gaps(rows, *pair) for pair in PAIRS}
+    r"""Differences and accuracies."""
+    accuracy, difference = [], []
+    groups = dict(iter(settings.latest(rows, 'rate').groupby(
+        ['dataset', 'rate', 'method'])))
+    found = {ours: gaps(rows, ours, other) for ours, other in PAIRS}
     order = [(d, r, m) for d in CITATION for r in RATES[d] for m in METHODS]
     for dataset, rate, method in [key for key in order if key in groups]:
         part = groups[dataset, rate, method]
@@ -181,22 +174,16 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         values = part[[f'accuracy_{way}' for way in ALL]]
         accuracy.append({
             **head, 'labels': part.labels.iloc[0], 'runs': len(part),
-            **{_name(way): f'{m:.1f} ± {error:.1f}' if error == error
-               else f'{m:.1f}' for way, m, error in zip(
-                   ALL, values.mean(), values.sem())}})
-        added.append({**head, **{
-            _name(way): f'{part[f"added_{way}"].mean():.0f}, '
-            f'{part[f"purity_{way}"].mean():.1f} %' for way in WAYS}})
-        difference += [
-            {**head, **{_name(way): str(own[dataset, rate, way])
-                        for way in ALL}}
-            for (ours, _), own in found.items()
-            if ours == method and (dataset, rate, 'none') in own]
+            **{_name(way): f'{m:.1f} ± {error:.1f}' for way, m, error
+               in zip(ALL, values.mean(), values.sem())}})
+        own = found.get(method, {})
+        if (dataset, rate, 'none') in own:
+            difference.append({**head, **{
+                _name(way): str(own[dataset, rate, way]) for way in ALL}})
     out = {'Test accuracy minus that of GCN with the same labels, in points '
            'with 95 % intervals': difference,
            'Test accuracy (%) by the way labels were added, mean ± standard '
-           'error': accuracy,
-           'Nodes added, and the share of them with the right label': added}
+           'error': accuracy}
     return {title: pd.DataFrame(lines) for title, lines in out.items()
             if lines}
 
@@ -211,7 +198,7 @@ def _name(way: str) -> str:
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""A figure of differences for each data set, a panel for each rate."""
     from benchmarks import plots
-    found = {pair: gaps(rows, *pair) for pair in PAIRS}
+    found = {ours: gaps(rows, ours, other) for ours, other in PAIRS}
     paths = []
     for dataset in CITATION:
         rates = [rate for rate in RATES[dataset] if any(
@@ -222,17 +209,16 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
                                     sharex=True)
         for axis, rate in zip(axes, rates):
             axis.axvline(0, color='black', linewidth=1)
-            for i, ((ours, _), own) in enumerate(found.items()):
-                shown = {y: own[dataset, rate, way] for y, way
-                         in enumerate(ALL) if (dataset, rate, way) in own}
-                if shown:
-                    axis.errorbar(
-                        [gap.mean for gap in shown.values()],
-                        [y + 0.3 * i - 0.15 for y in shown],
-                        xerr=[gap.half for gap in shown.values()],
-                        label=METHODS[ours], capsize=3, **{
-                            **plots.style_of(METHODS[ours]),
-                            'linestyle': 'none'})
+            for i, (ours, own) in enumerate(found.items()):
+                shown = [own[dataset, rate, way] for way in ALL
+                         if (dataset, rate, way) in own]
+                axis.errorbar(
+                    [gap.mean for gap in shown],
+                    [y + 0.3 * i - 0.15 for y in range(len(shown))],
+                    xerr=[gap.half for gap in shown], capsize=3,
+                    label=METHODS[ours] if shown else None, **{
+                        **plots.style_of(METHODS[ours]),
+                        'linestyle': 'none'})
             axis.set(title=f'{dataset}, {rate:g} % labelled',
                      xlabel='minus GCN (points)')
             plots.few_ticks(axis)
@@ -255,7 +241,7 @@ def claims(rows: pd.DataFrame) -> list[Claim]:
     above = sum(gap.is_above for gap in own.values())
     below = sum(gap.mean + gap.half <= 0 for gap in own.values())
     small = _small_sizes(rows)
-    std = latest(rows[rows.method == 'agcn_paper']).groupby(
+    std = settings.latest(rows[rows.method == 'agcn_paper'], 'rate').groupby(
         ['dataset', 'rate'])[[f'accuracy_{way}' for way in WAYS]].std()
     # Half of the improvement minus the deviation, for what is much smaller:
     much = [Gap(gap.mean / 2 - std.loc[(d, rate), f'accuracy_{way}'],
@@ -283,19 +269,11 @@ def _small_sizes(rows: pd.DataFrame) -> dict[str, Gap | None]:
     r"""By how much more AGCN is better than GCN at the lowest rate than at the
     highest, the mean of all ways.
     """
-    rows, out = latest(rows), {}
-    columns = [f'accuracy_{way}' for way in WAYS]
-    for dataset in CITATION:
-        part = rows[rows.dataset == dataset]
-        rates = sorted(part.rate.unique())
-        gain = {rate: pd.DataFrame({
-            method: part[(part.rate == rate) & (part.method == method)]
-            .set_index('seed')[columns].mean(axis=1)
-            for method in ['agcn_paper', 'gcn']}) for rate in rates}
-        if len(rates) > 1:
-            low, high = (gain[rate].agcn_paper - gain[rate].gcn
-                         for rate in [rates[0], rates[-1]])
-            out[dataset] = interval(low - high)
+    gain, out = differences(rows, 'agcn_paper', 'gcn')[WAYS].mean(axis=1), {}
+    for dataset in [d for d in CITATION if (rows.dataset == d).any()]:
+        wide = gain[dataset].unstack('rate').dropna(axis=1, how='all')
+        if wide.shape[1] > 1:  # rates go up
+            out[dataset] = interval(wide.iloc[:, 0] - wide.iloc[:, -1])
     return out
 
 

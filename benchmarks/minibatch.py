@@ -54,8 +54,7 @@ QUICK = dict(datasets=['Cora'], runs=1, ways=[
     way for way in WAYS if way[2] in ['exact', 'running']])
 ESTIMATES = {'exact': 'whole graph', 'raw': 'batch as it is',
              'weighted': 'batch, ImportanceWeights',
-             'running': 'running mean of batches',
-             'trained': 'running mean, as trained'}
+             'running': 'running mean of batches'}
 STYLES: dict[str, dict[str, Any]] = {
     'raw': dict(color='#d55e00', marker='s'),
     'weighted': dict(color='#0072b2', marker='o'),
@@ -177,64 +176,38 @@ def measure(task: Task, root: str) -> dict[str, Any]:
 # What comes of it ############################################################
 
 
-def latest(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""The rows with the settings that were used last."""
-    return settings.latest(rows, 'sampling', 'estimate')
-
-
 def by_way(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     r"""Accuracies on each data set, a column for each way and a line for each
     seed.
     """
     return {dataset: by_seed(part, WAY)
-            for dataset, part in latest(rows).groupby('dataset')}
-
-
-def exact_and_found(row: Any) -> tuple[Any, dict[str, Any]]:
-    r"""The gates of the whole graph, and those of batches in each way."""
-    return np.array(str(row.gates).split(), dtype=float), {
-        name: np.array(gates)
-        for name, gates in json.loads(row.batch_gates).items()}
+            for dataset, part in settings.latest(
+                rows, 'sampling', 'estimate').groupby('dataset')}
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""Accuracies beside the whole graph's, and gates."""
+    r"""Accuracies beside the whole graph's."""
     lines = [[dataset, settings.METHODS[way[0]], ESTIMATES[way[2]],
               mean_error(wide[way]), gap_text(wide, way, (way[0], *WHOLE))]
              for dataset, wide in by_way(rows).items()
              for way in WAYS if way in wide]
-    out = {'Test accuracy (%), mean ± standard error (runs)': pd.DataFrame(
+    return {'Test accuracy (%), mean ± standard error (runs)': pd.DataFrame(
         lines, columns=['data', '', 'gates in training from', 'accuracy',
                         'minus whole graph, 95 % interval'])}
-    distances: dict[tuple[str, str, str], list[Any]] = {}
-    for row in latest(rows).itertuples():
-        exact, found = exact_and_found(row)
-        for name, gates in found.items():
-            distances.setdefault((row.dataset, settings.METHODS[row.method],
-                                  name), []).append(
-                np.abs(gates - exact).mean(0))
-    lines = [[*key[:2], ESTIMATES[key[2]],
-              *(f'{v:.3f}' for v in np.mean(values, 0))]
-             for key, values in distances.items()]
-    if lines:
-        hops = [f'hop {i + 1}' for i in range(len(lines[0]) - 3)]
-        out["How far gates of batches are from the whole graph's: mean "
-            'absolute difference'] = pd.DataFrame(
-            lines, columns=['data', '', 'gates from', *hops])
-    return out
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     r"""Gates of batches, a panel for each data set."""
     from benchmarks import plots
-    rows = latest(rows)
+    rows = settings.latest(rows, 'sampling', 'estimate')
     rows = rows[(rows.estimate == 'running') & (rows.method == 'agcn')]
     rows = rows.sort_values(['dataset', 'seed']).drop_duplicates('dataset')
     if rows.empty:
         return []
     figure, axes = plots.panels(len(rows), 4.6, 3.8, 0.6, sharey=True)
     for axis, row in zip(axes, rows.itertuples()):
-        exact, found = exact_and_found(row)
+        exact = np.array(row.gates.split(), float)
+        found = json.loads(row.batch_gates)
         hops = np.arange(1, len(exact) + 1)
         axis.plot(hops, exact, color='black', marker='_', markersize=18,
                   label='whole graph')

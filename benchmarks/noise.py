@@ -28,7 +28,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,11 +74,10 @@ LABELS = {'mlp': 'MLP', 'gcn': 'GCN', 'gat': 'GAT', 'appnp': 'APPNP',
           'gnnguard': 'GNNGuard', 'evaded': 'GCN, trained before'}
 SCHEDULE = dict(epochs=200, patience=20)
 COMMON = dict(hidden_channels=64, **SCHEDULE)
+GRID: dict[str, list[Any]] = dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3])
 GRIDS: dict[str, tuple[Callable[..., Run], dict[str, list[Any]]]] = {
-    'mlp': (partial(mlp.run, **COMMON),
-            dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3])),
-    'gcn': (partial(gcn.run, **COMMON),
-            dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3])),
+    'mlp': (partial(mlp.run, **COMMON), GRID),
+    'gcn': (partial(gcn.run, **COMMON), GRID),
     'gat': (partial(gat.run, lr=0.01, **SCHEDULE),
             dict(p=[0.4, 0.6], weight_decay=[5e-4, 5e-3])),
     'appnp': (partial(agcn.run, beta=1e30, num_hops=10, **COMMON),
@@ -88,14 +87,11 @@ GRIDS: dict[str, tuple[Callable[..., Run], dict[str, list[Any]]]] = {
     'gcnii': (partial(gcnii.run, num_layers=8, **COMMON),
               dict(alpha=[0.1, 0.3], weight_decay=[5e-4, 1e-2])),
     'gcn_jaccard': (partial(gcn_jaccard.run, **COMMON),
-                    dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3],
-                         threshold=[0.01, 0.03, 0.1])),
+                    dict(GRID, threshold=[0.01, 0.03, 0.1])),
     'gcn_svd': (partial(gcn_svd.run, **COMMON),
-                dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3],
-                     rank=[10, 50, 100])),
+                dict(GRID, rank=[10, 50, 100])),
     'gnnguard': (partial(gnnguard.run, **COMMON),
-                 dict(p=[0.5, 0.8], weight_decay=[5e-4, 5e-3],
-                      threshold=[0.02, 0.1, 0.2])),
+                 dict(GRID, threshold=[0.02, 0.1, 0.2])),
     'evaded': (gcn.run, {}),
 }
 
@@ -103,6 +99,7 @@ GRIDS: dict[str, tuple[Callable[..., Run], dict[str, list[Any]]]] = {
 class Family(NamedTuple):
     r"""A way to make edges wrong."""
 
+    title: str
     datasets: list[str]
     levels: list[float]
     plain: list[str]  # methods that run without the weights
@@ -111,15 +108,22 @@ class Family(NamedTuple):
 
 BOTH = ['gcn', 'gat', 'appnp', 'gcnii', 'gated']
 FAMILIES = {
-    'random': Family(CITATION, [0.0, 0.1, 0.25, 0.5, 1.0],
+    'random': Family('random edges added, in percent of the edges there are',
+                     CITATION, [0.0, 0.1, 0.25, 0.5, 1.0],
                      [*BOTH, *PEERS, 'mlp'], BOTH),
-    'dice': Family(CITATION, [0.05, 0.1, 0.25], ['gcn', *PEERS], ['gcn']),
-    'prbcd': Family(CITATION, [0.05, 0.1, 0.25],
+    'dice': Family('share of edges that DICE changes, which knows the labels',
+                   CITATION, [0.05, 0.1, 0.25], ['gcn', *PEERS], ['gcn']),
+    'prbcd': Family('share of edges that PRBCD changes against a GCN',
+                    CITATION, [0.05, 0.1, 0.25],
                     ['gcn', *PEERS, 'evaded'], ['gcn', 'evaded']),
-    'adaptive': Family(CITATION, [0.05, 0.1, 0.25], [], ['gcn', 'evaded']),
-    'knn': Family(IMAGES, [8.0, 16.0, 32.0, 64.0], ['gcn'], ['gcn']),
-    'none': Family(HETEROPHILOUS, [0.0], ['mlp', 'gcn', 'appnp'],
-                   ['gcn', 'appnp']),
+    'adaptive': Family('share of edges that PRBCD changes against a GCN with '
+                       'AnisotropicWeights', CITATION, [0.05, 0.1, 0.25], [],
+                       ['gcn', 'evaded']),
+    'knn': Family('number of neighbors in a kNN graph', IMAGES,
+                  [8.0, 16.0, 32.0, 64.0], ['gcn'], ['gcn']),
+    'none': Family(f'no edge changed, but neighbors that differ by nature '
+                   f'(ROC AUC of {" and ".join(BY_CURVE)})', HETEROPHILOUS,
+                   [0.0], ['mlp', 'gcn', 'appnp'], ['gcn', 'appnp']),
 }
 EVERY = [*CITATION, *IMAGES, *HETEROPHILOUS]
 # Of lines and columns:
@@ -179,7 +183,8 @@ def graph(dataset: str, attack: str, level: float, seed: int,
         return load_heterophilous(dataset, seed, root)
     if attack == 'knn':
         data = load(dataset, 'random', seed, root)
-        data.edge_index = _neighbors(dataset, int(level), seed, root)
+        knn = KNNGraph(int(level), force_undirected=True, attr='x')
+        data.edge_index = knn(data).edge_index
         return data
     data = load(dataset, root=root)
     edges = data.edge_index
@@ -188,9 +193,8 @@ def graph(dataset: str, attack: str, level: float, seed: int,
     elif attack == 'dice':
         edges = attacks.dice(edges, data.y, level, seed)
     else:
-        block = dict(block_size=10_000, epochs=60, epochs_resampling=45)
         edges = attacks.prbcd(_target(data, attack == 'adaptive', seed), data,
-                              level, seed, **block)
+                              level, seed)
     data.edge_index = edges
     return data
 
@@ -199,20 +203,14 @@ def _target(data: Data, is_weighted: bool, seed: int) -> Any:
     r"""The GCN that is attacked, trained on the graph as it was."""
     if not is_weighted:
         return attacks.surrogate(data, seed)
-    model = attacks.surrogate(AnisotropicWeights()(data), seed)
     x = data.x.to_dense()
-    return attacks.Weighted(model, lambda _, *edges: _factors(x, *edges))
 
+    def weigh(_: Any, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        there = edge_weight.clamp(min=1e-12)
+        return anisotropic_weights(x, edge_index, there) / there
 
-def _factors(x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-    there = edge_weight.clamp(min=1e-12)
-    return anisotropic_weights(x, edge_index, there) / there
-
-
-@lru_cache(maxsize=2)
-def _neighbors(dataset: str, k: int, seed: int, root: str) -> Tensor:
-    data = load(dataset, 'random', seed, root)
-    return KNNGraph(k, force_undirected=True, attr='x')(data).edge_index
+    return attacks.Weighted(
+        attacks.surrogate(AnisotropicWeights()(data), seed), weigh)
 
 
 @lru_cache(maxsize=2)
@@ -296,19 +294,13 @@ def estimate(task: Estimate, root: str) -> dict[str, Any]:
 def cells(names: list[str], datasets: list[str],
           methods: list[str]) -> list[tuple[Any, ...]]:
     r"""All of method, data set, attack, level and weighted or not."""
-    out = []
-    for name in names:
-        family = FAMILIES[name]
-        for dataset in [d for d in family.datasets if d in datasets]:
-            for level in family.levels:
-                for weighted in [0, 1]:
-                    for method in family[2 + weighted]:
-                        # A perceptron does not see the edges:
-                        if method in methods and not (
-                                method == 'mlp' and level > 0):
-                            out.append((method, dataset, name, level,
-                                        weighted))
-    return out
+    return [(method, dataset, name, level, weighted) for name in names
+            for dataset in FAMILIES[name].datasets if dataset in datasets
+            for level in FAMILIES[name].levels
+            for weighted, own in enumerate(FAMILIES[name][-2:])
+            # A perceptron does not see the edges:
+            for method in own if method in methods and (
+                method != 'mlp' or level == 0)]
 
 
 def chosen(rows: pd.DataFrame) -> dict[tuple[Any, ...], str]:
@@ -337,7 +329,8 @@ def shown(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.drop_duplicates([*KEYS, 'seed'])
     return rows.assign(
         name=[label(*key) for key in zip(rows.method, rows.weighted)],
-        at=[_level(level) for level in rows.level]).sort_values(
+        at=[f'{dataset} {_level(level)}' for dataset, level
+            in zip(rows.dataset, rows.level)]).sort_values(
             ['attack', 'dataset', 'method', 'weighted', 'level', 'seed'],
             key=lambda column: column.map(ORDER).fillna(column))
 
@@ -352,77 +345,38 @@ def wide(rows: pd.DataFrame, **where: Any) -> pd.DataFrame:
         'method', 'weighted', 'level'])
 
 
-TITLES = {
-    'random': 'random edges added', 'dice': 'DICE', 'prbcd': 'PRBCD on a GCN',
-    'adaptive': 'PRBCD on a GCN with AnisotropicWeights',
-    'knn': 'number of neighbors in a kNN graph',
-    'none': 'neighbors that differ by nature'}
-SHARES = ('The share of chance edges, estimated without labels, and how well '
-          'the weights tell added edges from own ones')
-
-
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""A table for each attack and data set, then what weights are worth."""
+    r"""Scores and what weights are worth, for each attack; then how well wrong
+    edges are told from others.
+    """
     out = {}
-    for name in FAMILIES:
-        own = shown(rows[rows.attack == name])
-        if name == 'none':
-            out['Test score in percent (ROC AUC of '
-                f'{" and ".join(BY_CURVE)}), mean ± standard error (runs): '
-                f'{TITLES[name]}'] = scores(own, 'name', 'dataset')
-        else:
-            for dataset, part in own.groupby('dataset', sort=False):
-                out[f'{dataset}: test accuracy in percent, mean ± standard '
-                    f'error (runs): {TITLES[name]}'] = scores(part)
-        out[_worth(name)] = gains(rows, name)
-    out[SHARES] = estimates(ESTIMATES.read())
+    for name, family in FAMILIES.items():
+        out['Test score in percent, mean ± standard error (runs): '
+            f'{family.title}'] = scores(shown(rows[rows.attack == name]))
+        out['Gain by AnisotropicWeights, in points with 95 % intervals: '
+            f'{family.title}'] = gains(rows, name)
+    out['The share of chance edges, estimated without labels, and how well '
+        'the weights tell added edges from own ones'] = estimates(
+        ESTIMATES.read())
     return {title: frame for title, frame in out.items() if len(frame)}
 
 
-def main_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    r"""In short: accuracies, and what the weights are worth to a GCN, beside
-    peers.
-    """
-    attacked = shown(rows[rows.attack.isin(['dice', 'prbcd', 'adaptive'])
-                          & (rows.method != 'evaded')])
-    out = {
-        'Test accuracy in percent with random edges added, in percent of the '
-        'edges there are': _random_in_short(rows),
-        _worth('random', 'of a GCN '): gains(rows, 'random', ['gcn', *PEERS]),
-        'Test accuracy in percent, mean ± standard error (runs), by the share '
-        'of edges that an attack changes (DICE knows the labels, PRBCD a '
-        'trained network)': scores(attacked.assign(
-            name=[f'{TITLES[attack]}: {name}' for attack, name
-                  in zip(attacked.attack, attacked['name'])],
-            at=_columns(attacked, ' ')))}
-    for name in ['dice', 'prbcd', 'knn']:
-        out[_worth(name, 'of a GCN ')] = gains(rows, name, ['gcn', *PEERS])
-    out[_worth('none')] = gains(rows, 'none').rename(
-        columns={_level(0.0): 'difference'})
-    out[SHARES] = estimates(ESTIMATES.read())
-    return {title: frame for title, frame in out.items() if len(frame)}
-
-
-def scores(rows: pd.DataFrame, lines: str = 'name', columns: str = 'at',
-           cell: Callable[[pd.Series], str] = mean_error) -> pd.DataFrame:
-    r"""Test scores by method and level, or by what else is named, in the
-    order of the rows.
-    """
+def scores(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""Test scores by method, data set and level, in the order of the rows."""
     if rows.empty:
-        return pd.DataFrame()
-    out = rows.groupby([lines, columns]).test_score.agg(cell).unstack()
-    out = out.reindex(rows[lines].unique())[rows[columns].unique()]
+        return rows
+    out = rows.groupby(['name', 'at']).test_score.agg(mean_error).unstack()
+    out = out.reindex(rows['name'].unique())[rows['at'].unique()]
     return out.fillna('–').rename_axis(index='', columns=None).reset_index()
 
 
-def gains(rows: pd.DataFrame, attack: str,
-          methods: Iterable[str] = LABELS) -> pd.DataFrame:
+def gains(rows: pd.DataFrame, attack: str) -> pd.DataFrame:
     r"""With the weights against without, and GCN with them against peers."""
     lines = []
     for dataset in FAMILIES[attack].datasets:
         part = wide(rows, attack=attack, dataset=dataset)
         levels = sorted({level for _, _, level in part})
-        for method in methods:
+        for method in LABELS:
             ours = ('gcn', 1) if method in PEERS else (method, 1)
             gaps = {_level(level): pairs(part, (*ours, level),
                                          (method, 0, level))
@@ -434,64 +388,29 @@ def gains(rows: pd.DataFrame, attack: str,
     return pd.DataFrame(lines).fillna('–')
 
 
-def _random_in_short(rows: pd.DataFrame) -> pd.DataFrame:
-    r"""Three levels, and the gain of GCN."""
-    own = shown(rows[(rows.attack == 'random')
-                     & rows.level.isin([0.0, 0.5, 1.0])])
-    own = own.assign(at=_columns(own, ' +'))
-    frame = scores(own, cell=lambda values: f'{values.mean():.1f}')
-    if frame.empty:
-        return frame
-    names = [label(*key) for key in SHOWN]
-    frame = frame.set_index('').loc[[n for n in names if n in set(own.name)]]
-    runs = own.groupby(['name', 'at']).seed.count().groupby('name')
-    runs = runs.agg(['min', 'max']).loc[frame.index].to_numpy()
-    frame['runs'] = [str(low) if low == high else f'{low} to {high}'
-                     for low, high in runs]
-    gain = {column: pairs(part.pivot(index='seed', columns=[
-        'method', 'weighted'], values='test_score'), ('gcn', 1), ('gcn', 0))
-        for column, part in own.groupby('at')}
-    frame.loc['gain of GCN, 95 % interval'] = {
-        column: str(gain.get(column) or '–') for column in frame}
-    return frame.reset_index()
-
-
-def _columns(rows: pd.DataFrame, between: str) -> list[str]:
-    return [f'{dataset}{between}{at}' for dataset, at
-            in zip(rows.dataset, rows['at'])]
-
-
 def estimates(rows: pd.DataFrame) -> pd.DataFrame:
     r"""How well the share of chance edges is estimated, and how edges are
     told apart: means over the runs.
     """
     if rows.empty:
-        return pd.DataFrame()
-    mean = rows.groupby(['dataset', 'level']).mean(numeric_only=True)
-    mean = mean.sort_index(key=lambda index: index.map(
-        lambda value: ORDER.get(value, value))).reset_index()
-    forms = {'random edges added': ('level', _level),
-             'their share of all edges': ('true_share', '{:.2f}'.format),
-             'estimated share': ('share', '{:.2f}'.format),
-             'ROC AUC of the weights (%)': ('auc', '{:.1f}'.format),
-             'mean weight of own edges': ('own_weight', '{:.2f}'.format),
-             'of added edges': ('added_weight', '{:.2f}'.format)}
-    return pd.DataFrame({'data set': mean.dataset, **{
-        title: mean[key].map(form).replace('nan', '–')
-        for title, (key, form) in forms.items()}})
-
-
-def _worth(name: str, of: str = '') -> str:
-    return (f'Gain {of}by AnisotropicWeights, in points with 95 % intervals: '
-            f'{TITLES[name]}')
+        return rows
+    titles = {'true_share': 'their share of all edges',
+              'share': 'estimated share', 'auc': 'ROC AUC of the weights (%)',
+              'own_weight': 'mean weight of own edges',
+              'added_weight': 'of added edges'}
+    mean = rows.groupby(['dataset', 'level'])[list(titles)].mean()
+    out = mean.map('{:.2f}'.format).assign(
+        auc=mean.auc.map('{:.1f}'.format)).replace('nan', '–').reset_index()
+    out = out.assign(level=out.level.map(_level)).sort_values(
+        'dataset', key=lambda names: names.map(ORDER), kind='stable')
+    return out.rename(columns={'dataset': 'data set',
+                               'level': 'random edges added', **titles})
 
 
 def _level(level: float) -> str:
     return f'{level:.0f}' if level > 1 else f'{level:.0%}'
 
 
-SHOWN = [('gcn', 0), ('gat', 0), ('gcnii', 0), *[(m, 0) for m in PEERS],
-         ('gcn', 1), ('appnp', 1)]  # in the README
 LINES = [('gcn', 0), ('gcnii', 0), ('gcn_jaccard', 0), ('gnnguard', 0),
          ('gcn', 1)]  # of the figure
 

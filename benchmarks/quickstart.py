@@ -11,38 +11,37 @@ r"""Three reasons for the package, shown in two minutes on embedded data.
 Then the models of the package beside GCN on Cora and on scikit-learn's digits,
 joined to their nearest neighbors. No setting is searched.
 """
-import argparse
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-import torch_geometric.transforms as T
 from torch.nn import Module
-from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import to_undirected
-from tqdm import tqdm
 
+from benchmarks import plots
 from benchmarks.attacks import add_random
 from benchmarks.baselines import agcn, gcn
-from benchmarks.results import Table, as_key
-from benchmarks.runner import positive
+from benchmarks.data import load, splits_of
+from benchmarks.results import Table
 from benchmarks.training import Run
 from torch_agcn import AGCNConv
-from torch_agcn.datasets import ImageGraph, Planetoid
 from torch_agcn.transforms import AnisotropicWeights
 
-COLUMNS = ['part', 'dataset', 'method', 'level', 'seed', 'test_accuracy',
-           'milliseconds', 'seconds']
-KEY = COLUMNS[:5]
+QUESTION = 'What to try next?'
+NEXT = """python -m benchmarks                  all experiments, by name
+  python -m benchmarks noise --quick    wrong edges, a first look
+  python -m benchmarks report           all tables and figures as one page
+and in a model of yours: 'data = AnisotropicWeights()(data)', or AGCNConv in
+place of GCNConv. 'python' is that of the environment, .venv/bin/python."""
 EDGES, SPEED, DEPTH, MODELS = 'wrong edges', 'speed', 'depth', 'models'
 SHARES = [0.0, 0.25, 0.5, 1.0]
-DEPTHS = [2, 4, 8, 16, 32]
 SHORT = dict(epochs=200, patience=20)
 WEIGHTED = 'GCN with AnisotropicWeights'
 GATED, OPEN = 'DiffusedMLP, no restart', 'APPNP, no restart'
@@ -64,36 +63,66 @@ LAYERS: dict[str, Callable[[], Module]] = {
     'AGCNConv': lambda: AGCNConv(64, 64, energy='relative', cached=True),
     'AGCNConv (paper)': lambda: AGCNConv(64, 64, cached=True),
     'GCNConv': lambda: GCNConv(64, 64, cached=True)}
-NEXT = """
-What to try next:
-  python -m benchmarks                  all experiments, by name
-  python -m benchmarks noise --quick    wrong edges, a first look
-  python -m benchmarks report           all tables and figures as one page
-and in a model of yours: 'data = AnisotropicWeights()(data)', or AGCNConv in
-place of GCNConv. 'python' is that of the environment, .venv/bin/python."""
+DATASETS = ['Cora', 'Digits']
+# One job, as what is timed has the processor to itself:
+OPTIONS = dict(datasets=DATASETS, of=DATASETS, runs=3, jobs=1,
+               depths=[2, 4, 8, 16, 32], size=50_000)
+QUICK = dict(runs=1, depths=[2, 4], size=5_000)
 
 
-def load(root: str) -> dict[str, Data]:
-    r"""Both data sets; features that are mostly zero are kept sparse."""
-    cora = Planetoid(root, 'Cora', transform=T.NormalizeFeatures())[0]
-    cora.num_nodes, cora.x = cora.x.size(0), cora.x.to_sparse().coalesce()
-    return {'Cora': cora, 'Digits': ImageGraph(root, 'Digits')[0]}
+class Task(NamedTuple):
+    r"""One run. ``level`` is the share of edges added, the number of steps,
+    or that of nodes.
+    """
+
+    part: str
+    dataset: str
+    method: str
+    level: float
+    seed: int
 
 
-def train(part: str, method: str, level: float, seed: int,
-          data: Data) -> float:
+TABLE = Table(Path('quickstart') / 'quickstart.csv', [
+    *Task._fields, 'test_accuracy', 'milliseconds', 'seconds'])
+
+
+def tasks(args: Namespace) -> list[Task]:
+    r"""All that is timed or trained."""
+    seeds = range(args.runs)
+    return [
+        *(Task(SPEED, 'random', layer, args.size, 0) for layer in LAYERS),
+        *(Task(EDGES, 'Cora', method, level, seed) for seed in seeds
+          for level in SHARES for method in METHODS[EDGES]),
+        *(Task(MODELS, dataset, method, 0.0, seed) for seed in seeds
+          for dataset in args.datasets for method in METHODS[MODELS]),
+        *(Task(DEPTH, 'Cora', method, depth, 0) for depth in args.depths
+          for method in METHODS[DEPTH])]
+
+
+def measure(task: Task, root: str) -> dict[str, Any]:
+    r"""Times a layer or trains a model."""
+    start = time.perf_counter()
+    row = dict(task._asdict(), test_accuracy='', milliseconds='')
+    if task.part == SPEED:
+        row['milliseconds'] = take_times(int(task.level))[task.method]
+    else:
+        row['test_accuracy'] = train(task, root)
+    return {**row, 'seconds': round(time.perf_counter() - start, 2)}
+
+
+def train(task: Task, root: str) -> float:
     r"""Trains a model and returns its test accuracy in percent."""
-    run = METHODS[part][method]
-    if part == EDGES:
-        data = data.clone()
-        data.edge_index = add_random(data.edge_index, data.num_nodes, level,
-                                     seed)
-        if method == WEIGHTED:
+    data = load(task.dataset, splits_of(task.dataset)[0], task.seed, root)
+    run = METHODS[task.part][task.method]
+    if task.part == EDGES:
+        data.edge_index = add_random(data.edge_index, data.num_nodes,
+                                     task.level, task.seed)
+        if task.method == WEIGHTED:
             data = AnisotropicWeights()(data)
-    elif part == DEPTH:
-        name = 'num_layers' if method == 'GCN' else 'num_hops'
-        run = partial(run, **{name: int(level)})
-    hit = run(data, seed).logits.argmax(dim=-1) == data.y
+    elif task.part == DEPTH:
+        name = 'num_layers' if task.method == 'GCN' else 'num_hops'
+        run = partial(run, **{name: int(task.level)})
+    hit = run(data, task.seed).logits.argmax(dim=-1) == data.y
     return round(100 * float(hit[data.test_mask].double().mean()), 2)
 
 
@@ -115,122 +144,48 @@ def take_times(size: int, repeats: int = 5) -> dict[str, float]:
             for name, times in found.items()}
 
 
-def jobs(args: argparse.Namespace) -> list[tuple[Any, ...]]:
-    r"""All that is timed or trained: the beginnings of rows."""
-    seeds = range(args.seeds)
-    return [
-        *((SPEED, 'random', layer, args.size, 0) for layer in LAYERS),
-        *((EDGES, 'Cora', method, level, seed) for seed in seeds
-          for level in SHARES for method in METHODS[EDGES]),
-        *((MODELS, dataset, method, 0.0, seed) for seed in seeds
-          for dataset in ['Cora', 'Digits'] for method in METHODS[MODELS]),
-        *((DEPTH, 'Cora', method, float(depth), 0) for depth in args.depths
-          for method in METHODS[DEPTH])]
-
-
-def run_missing(table: Table, args: argparse.Namespace) -> None:
-    r"""Runs what has no row yet, and writes a row for each."""
-    data, done = load(args.root), table.keys(KEY)
-    bar = tqdm(jobs(args))
-    for job in bar:
-        part, dataset, method, level, seed = job
-        bar.set_description(f'{part}, {dataset}, {method}')
-        if as_key(job) in done:
-            continue
-        row: dict[str, Any] = dict(zip(KEY, job), test_accuracy='',
-                                   milliseconds='')
-        start = time.perf_counter()
-        if part == SPEED:
-            row['milliseconds'] = take_times(level)[method]
-        else:
-            row['test_accuracy'] = train(part, method, level, seed,
-                                         data[dataset])
-        table.append(KEY, **row,
-                     seconds=round(time.perf_counter() - start, 2))
-
-
-def show(rows: pd.DataFrame) -> None:
-    r"""Prints the three reasons, and the models."""
+def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    r"""The three reasons, and the models."""
     score = rows.groupby(['part', 'method', 'level']).test_accuracy.mean()
     ms = rows[rows.part == SPEED].groupby('method').milliseconds.last()
     deepest = rows[rows.part == DEPTH].level.max()
-    lines = [
-        ['Cora with as many random edges as own ones, test accuracy',
-         *[f'{m} {score[EDGES, m, 1.0]:.1f} %'
-           for m in ['GCN', WEIGHTED]]],
-        ['Forward and backward pass of a layer, processor time',
-         f'GCNConv {ms["GCNConv"]:.0f} ms',
-         f'AGCNConv {ms["AGCNConv"]:.0f} ms, '
-         f'{ms["GCNConv"] / ms["AGCNConv"]:.1f} times as fast'],
-        [f'Cora, {deepest:.0f} steps without restart, test accuracy',
-         f'gate held open {score[DEPTH, OPEN, deepest]:.1f} %',
-         f'{GATED} {score[DEPTH, GATED, deepest]:.1f} %']]
-    reasons = pd.DataFrame(lines, columns=['', 'without', 'with'])
+    reasons = [[f'{what}, test accuracy', *(
+        f'{method} {score.get((part, method, level), float("nan")):.1f} %'
+        for method in methods)] for what, part, level, methods in [
+            ('Cora with as many random edges as own ones', EDGES, 1.0,
+             ['GCN', WEIGHTED]),
+            (f'Cora, {deepest:.0f} steps without restart', DEPTH, deepest,
+             [OPEN, GATED])]]
+    reasons.append(['Forward and backward pass of a layer, processor time', *(
+        f'{layer} {ms.get(layer, float("nan")):.0f} ms'
+        for layer in ['GCNConv', 'AGCNConv'])])
     models = rows[rows.part == MODELS].pivot_table(
-        'test_accuracy', 'method', 'dataset').loc[list(METHODS[MODELS])]
-    models = models.rename_axis('test accuracy (%)').reset_index()
-    for frame in [reasons, models]:
-        print('\n' + frame.to_string(index=False, float_format='%.1f'))
+        'test_accuracy', 'method', 'dataset').round(1)
+    return {'Three reasons': pd.DataFrame(
+                reasons, columns=['', 'without', 'with']),
+            'Test accuracy (%)': models.rename_axis('').reset_index()}
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""The three plots, from the rows alone."""
-    from benchmarks.plots import plt, save, style_of
-
-    paths = []
-    for name, part, scale, label in [
-            ('edges', EDGES, 100, 'random edges added (% of the own ones)'),
-            ('depth', DEPTH, 1, 'layers of GCN, steps of the others')]:
-        figure, axis = plt.subplots(figsize=(6.4, 4))
+    r"""The three reasons, a panel each."""
+    figure, axes = plots.panels(3, 5, 4.2)
+    for axis, part, label in [(axes[0], EDGES, 'random edges per own one'),
+                              (axes[1], DEPTH, 'layers or steps')]:
         for method in METHODS[part]:
             found = rows[(rows.part == part) & (rows.method == method)]
             mean = found.groupby('level').test_accuracy.mean()
-            axis.plot(scale * mean.index, mean, label=method,
-                      **style_of(method))
-        axis.set(xlabel=label, ylabel='test accuracy (%)',
-                 title=f'Cora: accuracy against {part}')
-        if part == DEPTH:
-            levels = sorted(rows[rows.part == part].level.astype(int).unique())
-            axis.set_xscale('log')
-            axis.set_xticks(levels, levels)
-            axis.minorticks_off()
+            axis.plot(mean.index, mean, label=method, **plots.style_of(method))
+        axis.set(title=f'Cora: {part}', xlabel=label,
+                 ylabel='test accuracy (%)')
         axis.legend()
-        paths += save(figure, folder, f'quickstart_{name}')
-
+    axes[1].set_xscale('log', base=2)
     times = rows[rows.part == SPEED].drop_duplicates('method', keep='last')
-    figure, axis = plt.subplots(figsize=(6.4, 2.4))
-    bars = axis.barh(times.method, times.milliseconds, color=[
-        '#555555' if name == 'GCNConv' else '#0072b2'
-        for name in times.method])
-    axis.bar_label(bars, fmt='%.0f', padding=3)
-    axis.set(xlabel='milliseconds', title=f'Forward and backward pass, '
-             f'{times.level.iloc[0]:,.0f} nodes of 64 features')
-    axis.grid(axis='y', visible=False)
-    return paths + save(figure, folder, 'quickstart_speed')
+    bars = axes[2].barh(times.method, times.milliseconds)
+    axes[2].bar_label(bars, fmt='%.0f', padding=3)
+    axes[2].set(title='Forward and backward pass', xlabel='milliseconds')
+    return plots.save(figure, folder, 'quickstart')
 
 
-def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser('python -m benchmarks quickstart')
-    parser.add_argument('--root', default='data', help='where data is kept')
-    parser.add_argument('--seeds', type=positive, default=3)
-    parser.add_argument('--depths', type=positive, nargs='+', default=DEPTHS)
-    parser.add_argument('--size', type=positive, default=50_000,
-                        help='nodes of the graph that layers are timed on')
-    parser.add_argument('--fresh', action='store_true',
-                        help='forget the runs there are')
-    parser.add_argument('--out', type=Path, default=Path('quickstart'),
-                        help='where results and plots go')
-    args = parser.parse_args(argv)
-    # Graphs of this size gain nothing from a second thread, and on a busy
-    # machine threads that wait for each other stall.
-    torch.set_num_threads(1)
-    table = Table(args.out / 'quickstart.csv', COLUMNS)
-    if args.fresh:
-        table.path.unlink(missing_ok=True)
-    elif table.path.exists():
-        print(f'Runs in {table.path} are not made again, but with --fresh.')
-    run_missing(table, args)
-    rows = table.read()
-    show(rows)
-    print('\nPlots:', *draw(rows, args.out), sep='\n  ')
-    print(NEXT)
+def answer(rows: pd.DataFrame) -> str:
+    r"""Where to go on."""
+    return NEXT

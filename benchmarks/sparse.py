@@ -27,13 +27,8 @@ def weighted_sum(rowptr: Tensor, col: Tensor, value: Tensor | None,
 
 
 class Layout:
-    r"""Where a matrix has entries, by rows and, for the transpose, by
+    r"""Where a matrix has entries, sorted by rows, and, for the transpose, by
     columns: entry ``perm[i]`` comes as number ``i`` there.
-
-    Args:
-        row: The rows of the entries, sorted.
-        col: The columns of the entries.
-        shape: The shape of the matrix.
     """
 
     def __init__(self, row: Tensor, col: Tensor,

@@ -84,8 +84,6 @@ SPARSE = 0.2  # the share of features that are set, below which zeros cost
 TITLES = {'links': 'Links of Cora: area under the ROC curve (%)',
           'digits': 'Digits as graphs: test accuracy (%)'}
 CAPTIONS = {
-    'tasks_scores': 'Links and whole graphs: a point for each run, a bar at '
-    'their mean.',
     'tasks_heterophilous': 'Graphs whose neighbors are mostly of other '
     'classes: test score minus that of a perceptron, which does not see the '
     'graph, with 95 % intervals.',
@@ -336,42 +334,22 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    r"""A figure of two tasks, and one of neighbors of other classes."""
-    found = scores(rows)
-    return [*_draw_scores(found, folder), *_draw_gaps(found, folder)]
-
-
-def _draw_scores(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
-    there = [dataset for dataset in TITLES if dataset in found]
-    if not there:
-        return []
-    figure, axes = plots.panels(len(there), 3.4, 3.0, 2.4, sharey=True)
-    for axis, dataset in zip(axes, there):
-        plots.dots(axis, {LABELS[m]: found[dataset][m].dropna()
-                          for m in ENCODERS})
-        title, _, unit = TITLES[dataset].partition(': ')
-        axis.set(title=title, xlabel=unit)
-    return plots.save(figure, folder, 'tasks_scores')
-
-
-def _draw_gaps(found: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
-    methods = [m for m in GRIDS if m != 'mlp']
-    gaps = {d: {m: gap for m in methods if (gap := pairs(wide, m, 'mlp'))}
-            for d, wide in found.items() if d in HETEROPHILOUS}
-    there = [d for d in gaps if gaps[d]]
-    if not there:
+    r"""Differences where neighbors are of other classes."""
+    found = {dataset: wide for dataset, wide in scores(rows).items()
+             if dataset in HETEROPHILOUS}
+    if not found:
         return []
     figure, (axis,) = plots.panels(1, 6.4, 3.8)
-    for i, method in enumerate(methods):
-        own = {x + 0.15 * (i - 1.5): gaps[d][method]
-               for x, d in enumerate(there) if method in gaps[d]}
+    for i, method in enumerate(m for m in GRIDS if m != 'mlp'):
+        own = {x + 0.15 * (i - 1.5): gap for x, wide in enumerate(
+            found.values()) if (gap := pairs(wide, method, 'mlp'))}
         axis.errorbar(list(own), [gap.mean for gap in own.values()],
                       [gap.half for gap in own.values()],
                       label=LABELS[method], capsize=3,
                       **{**plots.style_of(LABELS[method]),
                          'linestyle': 'none'})
     axis.axhline(0, color='#555555', linewidth=1, zorder=0)
-    axis.set_xticks(range(len(there)), there)
+    axis.set_xticks(range(len(found)), found)
     axis.set(ylabel="test score minus MLP's (points)")
     axis.grid(visible=False, axis='x')
     plots.legend_below(figure)

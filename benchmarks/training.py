@@ -167,18 +167,11 @@ def decay_on(layer: Module, model: Module, weight_decay: float,
             dict(params=rest, **adam)]
 
 
-def fit(
-    model: Module,
-    data: Data,
-    *,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 200,
-    patience: int = 10,
-    params: list[dict[str, Any]] | None = None,
-    penalty: Callable[[], Tensor] | None = None,
-    by_accuracy: bool = False,
-) -> Run:
+def fit(model: Module, data: Data, *, lr: float = 0.01,
+        weight_decay: float = 5e-4, epochs: int = 200, patience: int = 10,
+        params: list[dict[str, Any]] | None = None,
+        penalty: Callable[[], Tensor] | None = None,
+        by_accuracy: bool = False) -> Run:
     """Trains a model on the whole graph and returns its best outputs, and
     the training and validation loss of each epoch.
 
@@ -187,19 +180,11 @@ def fit(
     the lowest. Without patience there is no validation, and the weights are
     those of the last epoch.
 
-    Args:
-        model: Called as ``model(x, edge_index)``, returns logits; and with
-            ``edge_weight`` by name if the graph has one.
-        data: The graph, with ``train_mask`` and ``val_mask``.
-        lr: The learning rate.
-        weight_decay: Weight decay of the first child with parameters.
-        epochs: The largest number of epochs.
-        patience: Epochs without a lower validation loss before the stop, or
-            zero for no validation and no stop.
-        params: Adam's parameter groups, in place of ``weight_decay``.
-        penalty: Called once per epoch, its value is added to the loss.
-        by_accuracy: Whether the best epoch is that of the highest validation
-            accuracy, and of equal ones that of the lowest loss.
+    The model is called as ``model(x, edge_index)``, and with ``edge_weight``
+    by name if the graph has one, and returns logits. Its first child with
+    parameters has weight decay, unless ``params`` are Adam's groups. What
+    ``penalty`` returns is added to the loss. The best epoch may be that of the
+    highest validation accuracy, and of equal ones that of the lowest loss.
     """
     if params is None:
         first = next(c for c in model.children() if [*c.parameters()])

@@ -28,7 +28,6 @@ from benchmarks.__main__ import PARTS  # noqa: E402
 
 # Experiments without a first look of their own:
 OPTIONS = {
-    'quickstart': ['--seeds', '1', '--depths', '2', '4'],
     'tune': ['--methods', 'lp', 'sgc', '--datasets', 'Cora'],
 }
 MEASURED = re.compile('second|milli|_ms|ms_|mega|peak|gb_per|date')

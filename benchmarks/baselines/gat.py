@@ -123,22 +123,14 @@ class Net(Stack):
 
     def __init__(self, in_channels: int, hidden_channels: int,
                  out_channels: int, heads: int, out_heads: int,
-                 p: float, num_layers: int = 2) -> None:
+                 p: float, num_layers: int, graph: Neighbors) -> None:
         width = heads * hidden_channels
         inner = [in_channels, *[width] * (num_layers - 2)]
         super().__init__(
             *(AttentionConv(a, hidden_channels, heads, dropout=p)
               for a in inner),
             AttentionConv(width, out_channels, out_heads, concat=False,
-                          dropout=p), p=p, act=elu)
-        self._sorted: tuple[Tensor, Neighbors] | None = None
-
-    def graph_of(self, x: Any, edge_index: Tensor,
-                 edge_weight: Tensor | None) -> tuple[Neighbors]:
-        r"""The sorted edges; weights are not looked at."""
-        if self._sorted is None or self._sorted[0] is not edge_index:
-            self._sorted = edge_index, neighbors(edge_index, x.size(0))
-        return self._sorted[1:]
+                          dropout=p), p=p, act=elu, graph=(graph,))
 
 
 def run(data: Data, seed: int, *, num_layers: int = 2,
@@ -148,6 +140,6 @@ def run(data: Data, seed: int, *, num_layers: int = 2,
     r"""Trains the network; weight decay is on all layers, as the authors'."""
     seed_everything(seed)
     model = Net(*sizes(data, hidden_channels), heads, out_heads, p,
-                num_layers)
+                num_layers, neighbors(data.edge_index, data.x.size(0)))
     return fit(model, data, lr=lr, epochs=epochs, patience=patience,
                params=decay_on(model, model, weight_decay))

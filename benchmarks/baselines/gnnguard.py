@@ -37,24 +37,13 @@ from torch_geometric.nn import GCNConv
 from benchmarks.baselines.gcn_jaccard import row_products
 from benchmarks.baselines.layers import sparse_first
 from benchmarks.sparse import CSR, Layout
-from benchmarks.training import (
-    Run,
-    adjacency,
-    count_classes,
-    dropout,
-    fit,
-    to_scipy,
-)
+from benchmarks.training import Run, adjacency, dropout, fit, sizes, to_scipy
 
 
 class Guard:
-    r"""Weighs the edges of a graph.
-
-    Args:
-        A: The symmetric adjacency matrix.
-        X: The features, which decide what edges there are at all, and the
-            matrix ``first``.
-        threshold: The similarity below which an edge is dropped.
+    r"""Weighs the edges of a symmetric adjacency matrix. The features ``X``
+    decide what edges there are at all, and the matrix ``first``; edges of a
+    similarity below the threshold are dropped.
     """
 
     def __init__(self, A: sp.csr_matrix, X: sp.csr_matrix,
@@ -120,23 +109,14 @@ class Net(Module):
         return self.conv2(dropout(x, self.p, self.training), adj)
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    threshold: float = 0.1,
-    hidden_channels: int = 16,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 200,
-    patience: int = 10,
-) -> Run:
+def run(data: Data, seed: int, *, threshold: float = 0.1,
+        hidden_channels: int = 16, p: float = 0.5, lr: float = 0.01,
+        weight_decay: float = 5e-4, epochs: int = 200,
+        patience: int = 10) -> Run:
     r"""Weighs the first layer's edges, then trains with GCN's schedule."""
     seed_everything(seed)
     guard = Guard(adjacency(data), to_scipy(data.x), threshold)
-    model = Net(guard, data.x.size(1), hidden_channels,
-                count_classes(data.y), p)
+    model = Net(guard, *sizes(data, hidden_channels), p)
     out = fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
               patience=patience)
     out.extra['kept'] = guard.kept

@@ -49,21 +49,14 @@ from benchmarks.training import (
 )
 
 
-def spectral_function(
-    A: sp.csr_matrix,
-    f: Callable[[np.ndarray], np.ndarray],
-    threshold: float,
-) -> sp.csr_matrix:
-    """Returns f(L), without entries smaller than ``threshold``.
+def spectral_function(A: sp.csr_matrix, f: Callable[[np.ndarray], np.ndarray],
+                      threshold: float) -> sp.csr_matrix:
+    """Returns f(L) of the normalised Laplacian of A, for a smooth function on
+    [0, 2], without entries smaller than ``threshold``.
 
     f(L) = f(I - P) is a series in powers of P = I - L, whose coefficients
     come from a Chebyshev interpolation. Every power stays sparse: entries
     that cannot add up to a hundredth of the threshold are dropped at once.
-
-    Args:
-        A: The adjacency matrix, L its normalised Laplacian.
-        f: A smooth function on [0, 2], where L has its spectrum.
-        threshold: The magnitude below which an entry is dropped.
     """
     def drop(M: sp.csr_matrix, bound: float) -> None:
         M.data[abs(M.data) < bound] = 0
@@ -83,19 +76,14 @@ def spectral_function(
 
 
 @remember
-def wavelet_matrices(data: Data, s: float, threshold: float,
-                     inverse: str) -> tuple[CSR, CSR]:
+def wavelet_matrices(data: Data, **settings: Any) -> list[CSR]:
     """Returns both in single precision; few settings differ in them."""
-    psi, psi_inverse = wavelets(adjacency(data), s, threshold, inverse)
-    return CSR.from_scipy(psi), CSR.from_scipy(psi_inverse)
+    return [CSR.from_scipy(psi)
+            for psi in wavelets(adjacency(data), **settings)]
 
 
-def wavelets(
-    A: sp.csr_matrix,
-    s: float,
-    threshold: float,
-    inverse: str = 'exact',
-) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+def wavelets(A: sp.csr_matrix, s: float, threshold: float,
+             inverse: str = 'exact') -> tuple[sp.csr_matrix, sp.csr_matrix]:
     """Returns the heat wavelets and their inverse."""
     def psi(x: np.ndarray) -> np.ndarray:
         return np.exp(-s * x)
@@ -123,30 +111,19 @@ class WaveletConv(Module):
         return psi_inverse @ (self.theta * (psi @ (x @ self.weight)))
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    s: float = 1.0,
-    threshold: float = 1e-4,
-    inverse: str = 'released',
-    hidden_channels: int = 16,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 500,
-    patience: int = 50,
-) -> Run:
+def run(data: Data, seed: int, *, s: float = 1.0, threshold: float = 1e-4,
+        inverse: str = 'released', hidden_channels: int = 16, p: float = 0.5,
+        lr: float = 0.01, weight_decay: float = 5e-4, epochs: int = 500,
+        patience: int = 50) -> Run:
     """Computes the wavelets, then trains; defaults are the authors'."""
     seed_everything(seed)
-    psi, psi_inverse = wavelet_matrices(data, s=s, threshold=threshold,
-                                        inverse=inverse)
+    graph = wavelet_matrices(data, s=s, threshold=threshold, inverse=inverse)
     data = sparse_features(data)
     inner, hidden, outer = sizes(data, hidden_channels)
     model = Stack(WaveletConv(data.num_nodes, inner, hidden),
                   WaveletConv(data.num_nodes, hidden, outer), p=p,
-                  graph=(psi, psi_inverse))
+                  graph=graph)
     out = fit(model, data, lr=lr, weight_decay=weight_decay, epochs=epochs,
               patience=patience)
-    out.extra['density'] = psi.value.numel() / data.num_nodes**2
+    out.extra['density'] = graph[0].value.numel() / data.num_nodes**2
     return out

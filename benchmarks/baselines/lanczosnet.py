@@ -33,21 +33,18 @@ from benchmarks.sparse import CSR
 from benchmarks.training import (
     Run,
     adjacency,
-    count_classes,
     decay_on,
     drop,
     dropout,
     fit,
     normalized,
+    sizes,
     sparse_features,
 )
 
 
-def lanczos(
-    P: sp.csr_matrix,
-    num_steps: int,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
+def lanczos(P: sp.csr_matrix, num_steps: int,
+            rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Returns Ritz values, ascending, and Ritz vectors of ``P``.
 
     There are fewer than ``num_steps`` if the start vector's Krylov space
@@ -126,16 +123,13 @@ class LanczosConv(Module):
 class LanczosNet(Module):
     """Two layers; the graph is in P and its Ritz pairs, handed over once."""
 
-    def __init__(self, P: CSR, R: Tensor, V: Tensor, in_channels: int,
-                 hidden_channels: int, out_channels: int,
-                 short: tuple[int, ...], long: tuple[int, ...],
-                 filter_channels: int, p: float) -> None:
+    def __init__(self, graph: tuple[CSR, Tensor, Tensor], in_channels: int,
+                 hidden_channels: int, out_channels: int, p: float,
+                 *scales: Any) -> None:
         super().__init__()
-        self.conv1 = LanczosConv(in_channels, hidden_channels, short, long,
-                                 filter_channels)
-        self.conv2 = LanczosConv(hidden_channels, out_channels, short, long,
-                                 filter_channels)
-        self.graph, self.p = (P, R, V), p
+        self.conv1 = LanczosConv(in_channels, hidden_channels, *scales)
+        self.conv2 = LanczosConv(hidden_channels, out_channels, *scales)
+        self.graph, self.p = graph, p
 
     def forward(self, x: Any, edge_index: Tensor) -> Tensor:
         """Returns the logits; ``edge_index`` is not looked at."""
@@ -145,29 +139,20 @@ class LanczosNet(Module):
         return self.conv2(x, *self.graph)
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    num_steps: int = 20,
-    short: tuple[int, ...] = (1, 2, 5, 7),
-    long: tuple[int, ...] = (10, 20, 30),
-    hidden_channels: int = 64,
-    filter_channels: int = 128,
-    p: float = 0.5,
-    lr: float = 0.01,
-    weight_decay: float = 5e-4,
-    epochs: int = 500,
-    patience: int = 50,
-) -> Run:
+def run(data: Data, seed: int, *, num_steps: int = 20,
+        short: tuple[int, ...] = (1, 2, 5, 7),
+        long: tuple[int, ...] = (10, 20, 30), hidden_channels: int = 64,
+        filter_channels: int = 128, p: float = 0.5, lr: float = 0.01,
+        weight_decay: float = 5e-4, epochs: int = 500,
+        patience: int = 50) -> Run:
     """Runs Lanczos once, then trains."""
     seed_everything(seed)
     P = normalized(adjacency(data) + sp.eye(data.num_nodes))
     R, V = lanczos(P, num_steps, np.random.default_rng(seed))
     data = sparse_features(data)
-    model = LanczosNet(
-        CSR.from_scipy(P), torch.from_numpy(R).float(),
-        torch.from_numpy(V).float(), data.x.size(1), hidden_channels,
-        count_classes(data.y), tuple(short), tuple(long), filter_channels, p)
+    graph = (CSR.from_scipy(P), torch.from_numpy(R).float(),
+             torch.from_numpy(V).float())
+    model = LanczosNet(graph, *sizes(data, hidden_channels), p, tuple(short),
+                       tuple(long), filter_channels)
     return fit(model, data, lr=lr, epochs=epochs, patience=patience,
                params=decay_on(model.conv1, model, weight_decay, fused=True))

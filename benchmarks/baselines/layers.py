@@ -60,15 +60,9 @@ def sparse_first(module: M) -> M:
 
 
 class Stack(Module):
-    r"""Layers one after the other, dropout before each.
-
-    Args:
-        first: The first layer.
-        others: The layers after it.
-        p: The dropout.
-        graph: What the layers are called with beside features, in place of
-            edges and their weights.
-        act: What is between two layers.
+    r"""Layers one after the other, dropout ``p`` before each and ``act``
+    between two. They are called with features and ``graph``, or with features,
+    edges and their weights.
     """
 
     def __init__(self, first: Module, *others: Module, p: float,

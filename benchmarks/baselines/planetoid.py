@@ -39,22 +39,12 @@ from benchmarks.training import (
 )
 
 
-def sample_context(
-    size: int,
-    indptr: Tensor,
-    indices: Tensor,
-    label: Tensor,
-    labelled: Tensor,
-    *,
-    graph_ratio: float,
-    positive_ratio: float,
-    walk_length: int,
-    window: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def sample_context(size: int, indptr: Tensor, indices: Tensor, label: Tensor,
+                   labelled: Tensor, *, graph_ratio: float,
+                   positive_ratio: float, walk_length: int,
+                   window: int) -> tuple[Tensor, Tensor, Tensor]:
     """Draws nodes, contexts and whether these are real (the paper's alg. 1).
-
-    The graph is a CSR matrix, ``label`` belongs to the nodes ``labelled``, and
-    the settings are those of :meth:`run`.
+    ``label`` belongs to the nodes ``labelled``.
     """
     N = indptr.numel() - 1
     gamma = torch.rand(size) < positive_ratio
@@ -92,21 +82,10 @@ def context_loss(e: Tensor, v: Tensor, gamma: Tensor) -> Tensor:
 
 
 @remember
-def embed(
-    data: Data,
-    *,
-    seed: int,
-    train: tuple[int, ...],
-    inductive: bool,
-    dim: int,
-    samples: int,
-    label_steps: int,
-    graph_steps: int,
-    lr: float,
-    scale: float,
-    graph_ratio: float,
-    **settings: Any,
-) -> tuple[Tensor, Tensor]:
+def embed(data: Data, *, seed: int, train: tuple[int, ...], inductive: bool,
+          dim: int, samples: int, label_steps: int, graph_steps: int,
+          lr: float, scale: float, graph_ratio: float,
+          **settings: Any) -> tuple[Tensor, Tensor]:
     """Returns the embedding of every node, [N, dim], or for Planetoid-I its
     weights, [F, dim], and the contexts, [N, dim].
 
@@ -145,16 +124,8 @@ def embed(
 
 
 class Planetoid(Module):
-    """The classifier, with the embedding and the contexts to start from.
-
-    Args:
-        variant: T, I or G.
-        W: The embedding, or its weights if the variant is I.
-        v: The contexts.
-        in_channels: The number of features.
-        out_channels: The number of classes.
-        scale: A factor on the features.
-        p: Dropout of the features.
+    """The classifier, with the embedding ``W`` (or its weights if the variant
+    is I) and the contexts ``v`` to start from.
     """
 
     def __init__(self, variant: str, W: Tensor, v: Tensor, in_channels: int,
@@ -189,55 +160,24 @@ class Planetoid(Module):
                                   dim=-1))
 
 
-def run(
-    data: Data,
-    seed: int,
-    *,
-    variant: str = 'T',
-    dim: int = 50,
-    walk_length: int = 10,
-    window: int = 3,
-    graph_ratio: float = 5 / 6,
-    positive_ratio: float = 1 / 2,
-    samples: int = 4,
-    label_steps: int = 200,
-    graph_steps: int = 400,
-    context_lr: float = 0.08,
-    inductive_lr: float = 30.0,
-    scale: float = 30.0,
-    p: float = 0.0,
-    lr: float = 0.01,
-    joint_lr: float = 0.001,
-    context_weight: float = 1.0,
-    weight_decay: float = 5e-3,
-    epochs: int = 500,
-    patience: int = 50,
-) -> Run:
+def run(data: Data, seed: int, *, variant: str = 'T', dim: int = 50,
+        walk_length: int = 10, window: int = 3, graph_ratio: float = 5 / 6,
+        positive_ratio: float = 1 / 2, samples: int = 4,
+        label_steps: int = 200, graph_steps: int = 400,
+        context_lr: float = 0.08, inductive_lr: float = 30.0,
+        scale: float = 30.0, p: float = 0.0, lr: float = 0.01,
+        joint_lr: float = 0.001, context_weight: float = 1.0,
+        weight_decay: float = 5e-3, epochs: int = 500,
+        patience: int = 50) -> Run:
     """Trains the embedding, then both it and the classifier.
 
-    Args:
-        data: The graph.
-        seed: The seed of everything random.
-        variant: T (transductive), I (inductive) or G (graph only).
-        dim: The size of the embedding.
-        walk_length: The number of nodes of a walk.
-        window: The largest distance of two nodes in a walk.
-        graph_ratio: The share of samples from walks, the rest from labels.
-        positive_ratio: The share of real contexts, the rest is noise.
-        samples: Samples per node in each step.
-        label_steps: First steps, with label contexts only.
-        graph_steps: First steps, with both kinds of contexts.
-        context_lr: The first learning rate of each node's embedding.
-        inductive_lr: Planetoid-I's, of weights that all nodes share.
-        scale: A factor on the features, whose rows sum to one: without it
-            the classifier learns from the embedding alone.
-        p: Dropout of the features.
-        lr: The learning rate of the classifier.
-        joint_lr: The embedding's while it is trained with the classifier.
-        context_weight: The weight of the loss of the contexts then.
-        weight_decay: Weight decay of the hidden layer on the features.
-        epochs: The largest number of epochs of the classifier.
-        patience: Epochs without a lower validation loss before the stop.
+    Each step has ``samples`` contexts per node, of which ``graph_ratio`` are
+    from walks, the rest from labels; ``positive_ratio`` are real. The first
+    steps are with labels only. ``context_lr`` is of each node's embedding,
+    ``inductive_lr`` of weights that all nodes share, ``joint_lr`` of both
+    while the classifier is trained, too. ``scale`` is a factor on the
+    features, whose rows sum to one: without it the classifier learns from the
+    embedding alone.
     """
     if variant not in ('T', 'I', 'G'):
         raise ValueError(f"Planetoid: 'variant' must be 'T', 'I' or 'G' (got "

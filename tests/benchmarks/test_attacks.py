@@ -148,11 +148,6 @@ def test_prbcd(data, model):
     assert torch.equal(out, again)
 
 
-def test_prbcd_without_budget(data, model):
-    out = attacks.prbcd(model, data, 0, seed=0)
-    assert torch.equal(out, data.edge_index)
-
-
 def test_adaptive(data, model):
     r"""An attack that knows a defense adds no edge that it would ignore."""
     def weigh(x, edge_index, edge_weight):

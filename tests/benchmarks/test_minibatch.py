@@ -158,7 +158,7 @@ ROWS = {('agcn', 'full', 'exact'): [79.0, 80.0, 81.0],
 def test_tables():
     rows = rows_of(ROWS)
     old = rows_of({('agcn', 'full', 'exact'): [1.0]}).assign(settings='{"p"}')
-    accuracy, gates = minibatch.tables(pd.concat([old, rows])).values()
+    accuracy, = minibatch.tables(pd.concat([old, rows])).values()
     assert accuracy.iloc[:, 1:].values.tolist() == [
         ['DiffusedMLP', 'whole graph', '80.0 ± 0.6 (3)', '–'],
         ['DiffusedMLP', 'batch as it is', '78.0 ± 0.6 (3)', '-2.00 ± 0.00'],
@@ -168,15 +168,8 @@ def test_tables():
         ['DiffusedMLP', 'running mean of batches', '80.0 ± 0.0 (3)',
          '+0.00 ± 2.48'],
         ['AGCN (paper)', 'whole graph', '79.0 (1)', '–']]
-    assert gates.iloc[:, 2:].values.tolist() == [
-        ['running mean, as trained', '0.000', '0.100'],
-        ['running mean of batches', '0.000', '0.020'],
-        ['batch as it is', '0.050', '0.300'],
-        ['batch, ImportanceWeights', '0.000', '0.100']]
     assert ('worse: DiffusedMLP on PubMed (batch as it is) -2.00 ± 0.00'
             in minibatch.answer(rows))
-    few = minibatch.tables(rows_of({('agcn', 'neighbor', 'raw'): [70.0]}))
-    assert len(few) == 1
 
 
 def test_figures(tmp_path):

@@ -5,6 +5,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
 pytest.importorskip('matplotlib')
+from benchmarks import runner
+
 quickstart = pytest.importorskip('benchmarks.quickstart')
 
 
@@ -21,37 +23,40 @@ def tiny(sparse):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    monkeypatch.setattr(quickstart, 'load', lambda root: {
-        'Cora': tiny(sparse=True), 'Digits': tiny(sparse=False)})
-    threads = torch.get_num_threads()
-    yield tmp_path
-    torch.set_num_threads(threads)
+    r"""A folder, small graphs, and runs that are made without processes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quickstart, 'load', lambda name, *_: tiny(
+        sparse=name == 'Cora'))
+    monkeypatch.setitem(quickstart.OPTIONS, 'depths', [2, 32])
+    monkeypatch.setitem(quickstart.OPTIONS, 'size', 100)
+    monkeypatch.setattr(runner, 'execute', lambda tasks, measure, _, root: (
+        (task, measure(task, root), '') for task in tasks))
+    quickstart.take_times.cache_clear()
+    return tmp_path
 
 
 @pytest.mark.filterwarnings('ignore:The last row', 'ignore:.*random pairs')
 def test_quickstart_goes_on_where_it_stopped(here, capsys):
-    arguments = ['--seeds', '1', '--depths', '2', '32', '--size', '100',
-                 '--out', str(here)]
-    quickstart.main(arguments)
-    path = here / 'quickstart.csv'
+    runner.main(quickstart, ['--runs', '1'])
+    path = here / 'quickstart' / 'quickstart.csv'
     rows = pd.read_csv(path)
     # Three layers, four shares of edges with two methods, three models on
     # two graphs, two depths of three methods:
     assert rows.groupby('part').size().to_dict() == {
         'speed': 3, 'wrong edges': 8, 'models': 6, 'depth': 6}
-    assert not rows.duplicated(quickstart.KEY).any()
+    assert not rows.duplicated(list(quickstart.Task._fields)).any()
     assert rows.test_accuracy.dropna().between(0, 100).all()
     assert (rows[rows.part == 'speed'].milliseconds > 0).all()
     text = capsys.readouterr().out
-    for word in ['Cora', 'Digits', 'AGCN (paper)', 'DiffusedMLP',
-                 'times as fast', 'AnisotropicWeights', 'What to try next']:
+    for word in ['Cora', 'Digits', 'AGCN (paper)', 'DiffusedMLP', 'AGCNConv',
+                 'AnisotropicWeights', 'What to try next', '32 steps']:
         assert word in text
-    for name in ['edges', 'speed', 'depth']:
-        assert (here / f'quickstart_{name}.png').stat().st_size > 1000
+    assert 'nan' not in text
+    assert path.with_suffix('.png').stat().st_size > 1000
 
     # A killed process may leave half a row behind:
     path.write_bytes(path.read_bytes()[:-30])
-    quickstart.main(arguments)
+    runner.main(quickstart, ['--runs', '1'])
     again = pd.read_csv(path)
     assert len(again) == len(rows)
     assert again.test_accuracy.tolist()[3:] == rows.test_accuracy.tolist()[3:]

@@ -311,11 +311,9 @@ def test_figures(tmp_path):
                     ('agcn', 'actor'): [37.0, 38.5]})
     paths = tasks.draw(pd.concat([links, rest], ignore_index=True), tmp_path)
     assert [path.name for path in paths] == [
-        'tasks_scores.png', 'tasks_scores.svg', 'tasks_heterophilous.png',
-        'tasks_heterophilous.svg']
+        'tasks_heterophilous.png', 'tasks_heterophilous.svg']
     assert all(path.stat().st_size > 1000 for path in paths)
-    assert len(tasks.draw(links, tmp_path)) == 2
-    assert len(tasks.draw(rest, tmp_path)) == 2
+    assert tasks.draw(links, tmp_path) == []
     assert {path.stem for path in paths} == set(tasks.CAPTIONS)
 
 
