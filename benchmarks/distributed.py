@@ -2,19 +2,33 @@ r"""More than one process: the same accuracy, also if one of them is killed.
 
 The DiffusedMLP of :mod:`benchmarks.minibatch` is trained by PyTorch's
 ``DistributedDataParallel``: by one process, by two that share its batches, and
-by two of which one is killed amid an epoch. Each epoch ends with a checkpoint.
-After a process has died, all are started again, and go on from there.
+by two of which one is killed amid an epoch. This file is also the program that
+``torchrun`` starts, on one machine or on many that share a folder::
+
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2:4 \
+        --nproc-per-node 8 --max-restarts 3 --rdzv-backend c10d \
+        --rdzv-endpoint HOST:29400 --rdzv-id agcn \
+        benchmarks/distributed.py --folder SHARED/FOLDER
+
+Each epoch ends with a checkpoint. After a process has died, ``torchrun``
+starts all again, and they go on from there; so does the same command.
 """
 import argparse
 import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from copy import deepcopy
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+if not __package__:  # a script: modules are found beside its folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
 import pandas as pd
@@ -22,20 +36,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.multiprocessing import (
-    ProcessExitedException,
-    ProcessRaisedException,
-    spawn,
-)
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data
 from torch_geometric.transforms import RemoveSelfLoops
 
 from benchmarks import batches, runner, settings
 from benchmarks.batches import STEPS_PER_EPOCH, Task
 from benchmarks.data import CITATION, load
-from benchmarks.results import RESULTS, Table, keep_memory
+from benchmarks.results import RESULTS, Table, keep_memory, write_whole
 from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 from torch_agcn.loader import ImportanceWeights
 
@@ -46,10 +54,10 @@ TABLE = Table(RESULTS / 'distributed.csv', [
 ONE, TWO, KILLED = 'one process', 'two processes', 'two, one killed'
 # Processes, and which of them is killed:
 METHODS = {ONE: (1, -1), TWO: (2, -1), KILLED: (2, 1)}
-RESTARTS = 3  # at most
 # Each run has processes of its own, hence one job:
 OPTIONS = dict(datasets=['PubMed'], runs=5, of=CITATION, jobs=1)
 QUICK = dict(datasets=['Cora'], runs=1)
+PATIENCE = 1800  # seconds, for all that may go wrong between processes
 
 
 def settings_of(dataset: str, quick: bool = False) -> str:
@@ -61,21 +69,79 @@ def settings_of(dataset: str, quick: bool = False) -> str:
     return runner.as_json(**own, epochs=epochs, killed_at=epochs // 2)
 
 
-# Runs ########################################################################
+# A process of torchrun #######################################################
+
+
+def meet() -> None:
+    r"""Starts the process group, after a restart as well.
+
+    By default, torchrun keeps one store for all restarts, and processes that
+    were killed still have their addresses there: who reads them waits forever.
+    """
+    is_shared = os.environ.get('TORCHELASTIC_USE_AGENT_STORE') == 'True'
+    if is_shared and int(os.environ['TORCHELASTIC_MAX_RESTARTS']) > 0:
+        raise ValueError(
+            "'distributed.py' got restarts, after which processes may wait "
+            'for each other forever; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 '
+            "for 'torchrun' on all machines")
+    dist.init_process_group('nccl' if torch.cuda.is_available() else 'gloo')
 
 
 def share_of(nodes: Tensor, rank: int, world: int) -> Tensor:
     r"""As many nodes for each process: where they do not divide, some have
     two, for all must take as many steps.
     """
-    return nodes[list(DistributedSampler(nodes, world, rank, shuffle=False))]
+    count = -(-nodes.numel() // world)
+    return nodes[torch.arange(rank, count * world, world) % nodes.numel()]
 
 
-def work(rank: int, *args: Any) -> None:
+def save(state: dict[str, Any], path: Path) -> None:
+    r"""Writes a checkpoint, which is whole or not there."""
+    content = BytesIO()
+    torch.save(state, content)
+    write_whole(path, content.getvalue())
+
+
+def resume(path: Path, run: list[Any], model: torch.nn.Module,
+           optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    r"""Goes back to the last epoch that was saved, if there is one: to what
+    the first process finds, for all.
+    """
+    state: dict[str, Any] = dict(epoch=0, best=float('inf'), losses=[],
+                                 run=run)
+    if dist.get_rank() == 0 and path.exists():
+        state = torch.load(path, map_location='cpu', weights_only=True)
+    shared = [state]
+    dist.broadcast_object_list(shared)
+    state = shared[0]
+    found = state.get('run') if isinstance(state, dict) else type(state)
+    if found != run:
+        raise ValueError(f"'{path}' is of another run ({found}); pass another "
+                         f"'--folder', or remove it")
+    if 'model' in state:
+        model.load_state_dict(state['model'])
+        optimizer.load_state_dict(state['optimizer'])
+    return state
+
+
+def batches_of(data: Data, rank: int, world: int, seeds: int,
+               num_neighbors: list[int]) -> Any:
+    r"""The loader of a process: all together have the batches of one."""
+    nodes = share_of(data.train_mask.nonzero().view(-1), rank, world)
+    size = -(-nodes.numel() // STEPS_PER_EPOCH)
+    if seeds // world <= size:
+        raise ValueError(
+            f"'distributed.py' got {world} processes, which share seeds="
+            f"{seeds} in each step; pass '--settings' with at least "
+            f'{world * (size + 1)} seeds, or start fewer')
+    return batches.make_loader(data, nodes, seeds // world, num_neighbors)
+
+
+def work(args: argparse.Namespace) -> None:
     r"""One of many processes, from the beginning to the end."""
-    keep_memory()
     torch.set_num_threads(1)
-    train(rank, *args)
+    meet()
+    train(args)
     # What is left of the model must go before the group does: if it were the
     # last to hold the group, its threads and this one could wait for each
     # other at the end (torch 2.13).
@@ -83,30 +149,30 @@ def work(rank: int, *args: Any) -> None:
     dist.destroy_process_group()
 
 
-def train(rank: int, task: Task, root: str, folder: Path,
-          restarts: int) -> None:
-    r"""Trains from the last checkpoint on, and writes one after each epoch."""
-    own = json.loads(task.settings)
+def train(args: argparse.Namespace) -> None:
+    r"""Trains, and writes what came of it."""
+    own = json.loads(args.settings)
     killed_at, epochs, lr, weight_decay, seeds, num_neighbors = (
         own.pop(key) for key in ['killed_at', 'epochs', 'lr', 'weight_decay',
                                  'seeds', 'num_neighbors'])
-    world, killed = METHODS[task.method]
-    dist.init_process_group('gloo', f'file://{folder}/store_{restarts}',
-                            rank=rank, world_size=world)
-    data = RemoveSelfLoops()(load(task.dataset, root=root))
-    nodes = share_of(data.train_mask.nonzero().view(-1), rank, world)
-    loader = batches.make_loader(data, nodes, seeds // world, num_neighbors)
+    rank, folder = dist.get_rank(), Path(args.folder)
+    restarts = int(os.environ['TORCHELASTIC_RESTART_COUNT'])
+    device = torch.device('cpu')
+    if torch.cuda.is_available():
+        device = torch.device('cuda', int(os.environ['LOCAL_RANK']))
+        torch.cuda.set_device(device)
+
+    data = RemoveSelfLoops()(load(args.dataset, root=args.root))
+    loader = batches_of(data, rank, dist.get_world_size(), seeds,
+                        num_neighbors)
     weights = ImportanceWeights(loader)
-    torch.manual_seed(task.seed)
-    model = batches.make_model(data, **own)
+    torch.manual_seed(args.seed)
+    model = batches.make_model(data, **own).to(device)
     optimizer = batches.make_optimizer(model, lr, weight_decay)
-    path = folder / 'checkpoint.pt'
-    state = dict(epoch=0, best=float('inf'), losses=[])
-    if path.exists():
-        state = torch.load(path, weights_only=True)
-        model.load_state_dict(state['model'])
-        optimizer.load_state_dict(state['optimizer'])
+    state = resume(folder / 'checkpoint.pt',
+                   [args.dataset, args.seed, args.settings], model, optimizer)
     parallel = DistributedDataParallel(model)
+    data = data.to(device)
 
     for epoch in range(state['epoch'], epochs):
         if rank == 0:
@@ -114,13 +180,14 @@ def train(rank: int, task: Task, root: str, folder: Path,
                 file.write(f'{epoch}\n')
         # Chance depends on nothing but this, so that an epoch that is
         # repeated is the same.
-        torch.manual_seed((task.seed * 10_000 + epoch) * 10_000 + rank)
+        torch.manual_seed((args.seed * 10_000 + epoch) * 10_000 + rank)
         parallel.train()
         for batch in loader:
+            batch = batch.to(device)
             optimizer.zero_grad()
             out = parallel(batch.x, batch.edge_index, **weights(batch))
             batches.loss_of(out, batch).backward()
-            if rank == killed and epoch == killed_at and restarts == 0:
+            if args.kill == rank and epoch == killed_at and restarts == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.step()
         if rank > 0:
@@ -132,15 +199,22 @@ def train(rank: int, task: Task, root: str, folder: Path,
                      optimizer=optimizer.state_dict())
         if loss < state['best']:
             state.update(best=loss, best_model=deepcopy(model.state_dict()))
-        torch.save(state, path.with_suffix('.part'))
-        path.with_suffix('.part').replace(path)  # whole or not there
+        save(state, folder / 'checkpoint.pt')
+        print(f'epoch {epoch + 1} of {epochs}: validation loss {loss:.4f}',
+              flush=True)
 
-    if rank == 0:
-        model.load_state_dict(state['best_model'])
-        (folder / 'result.json').write_text(json.dumps(dict(
-            epochs=epochs, restarts=restarts, val_losses=' '.join(
-                f'{loss:.6g}' for loss in state['losses']),
-            **batches.accuracies(logits_of(model, data), data))))
+    if rank > 0:
+        return
+    if 'best_model' not in state:
+        raise ValueError(
+            "'distributed.py' got no validation loss that is finite; pass "
+            "'--settings' with a lower 'lr', and another '--folder'")
+    model.load_state_dict(state['best_model'])
+    result = dict(epochs=epochs, restarts=restarts, val_losses=state['losses'],
+                  **batches.accuracies(logits_of(model, data), data))
+    (folder / 'result.json').write_text(json.dumps(result))
+    print(f"test accuracy {result['test_accuracy']:.1f} %, after {restarts} "
+          f'restarts', flush=True)
 
 
 @torch.no_grad()
@@ -149,30 +223,41 @@ def logits_of(model: Any, data: Data) -> Tensor:
     return model.eval()(data.x, data.edge_index)
 
 
-def launch(task: Task, root: str, folder: Path) -> None:
-    r"""Trains in processes of their own, and starts all again when one has
-    died.
-    """
-    for restarts in range(RESTARTS + 1):
+# The experiment ##############################################################
+
+
+def launch(task: Task, folder: str, root: str) -> None:
+    r"""Starts this file by torchrun on this machine."""
+    processes, killed = METHODS[task.method]
+    command = [
+        sys.executable, '-m', 'torch.distributed.run', '--standalone',
+        f'--nproc-per-node={processes}', '--max-restarts=3', __file__,
+        '--folder', folder, '--root', str(Path(root).resolve()),
+        '--dataset', task.dataset, '--seed', str(task.seed),
+        '--settings', task.settings, '--kill', str(killed)]
+    env = {**os.environ, 'TORCH_DISABLE_SHARE_RDZV_TCP_STORE': '1'}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env,
+                          stderr=subprocess.PIPE, text=True) as process:
         try:
-            return spawn(work, (task, root, folder, restarts),
-                         METHODS[task.method][0], daemon=True)
-        except (ProcessExitedException, ProcessRaisedException):
-            if restarts == RESTARTS:
-                raise
+            _, error = process.communicate(timeout=PATIENCE)
+        finally:
+            process.terminate()  # and with it all that it started
+    if process.returncode != 0:
+        raise RuntimeError(f"'torchrun' ended with {process.returncode}: "
+                           f'{error[-2000:]}')
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:
-    r"""Trains, and counts the epochs that were begun more than once."""
+    r"""Trains in processes of their own."""
     start = time.perf_counter()
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        launch(task, root, folder)
-        result = json.loads((folder / 'result.json').read_text())
-        begun = (folder / 'epochs').read_text().split()
-    return {**task._asdict(), **result,
-            'repeated': len(begun) - len(set(begun)),
-            'seconds': round(time.perf_counter() - start, 2)}
+    with TemporaryDirectory() as folder:
+        launch(task, folder, root)
+        result = json.loads((Path(folder) / 'result.json').read_text())
+        begun = (Path(folder) / 'epochs').read_text().split()
+    seconds = time.perf_counter() - start
+    result['val_losses'] = ' '.join(f'{v:.6g}' for v in result['val_losses'])
+    return {**task._asdict(), **result, 'seconds': round(seconds, 2),
+            'repeated': len(begun) - len(set(begun))}
 
 
 def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -212,3 +297,30 @@ def tasks(args: argparse.Namespace) -> list[Task]:
     return [Task(method, dataset, seed, settings_of(dataset, args.quick))
             for seed in range(args.runs) for dataset in args.datasets
             for method in METHODS]
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    r"""The options of the program that torchrun starts."""
+    options = argparse.ArgumentParser('torchrun benchmarks/distributed.py')
+    options.add_argument('--dataset', default='Cora', choices=CITATION)
+    options.add_argument('--root', default='data', help='where data is kept')
+    options.add_argument('--folder', default=str(runner.QUICK / 'distributed'),
+                         help='where checkpoints are kept, and looked for')
+    options.add_argument('--seed', type=int, default=0)
+    options.add_argument('--settings', help='all settings, as JSON')
+    options.add_argument('--kill', type=int, default=-1, metavar='RANK',
+                         help='a process that kills itself, to see that '
+                         'training goes on')
+    args = options.parse_args(argv)
+    args.settings = args.settings or settings_of(args.dataset)
+    if 'RANK' not in os.environ:
+        options.error("start it by 'torchrun --nproc-per-node 2 "
+                      "benchmarks/distributed.py', or 'python -m benchmarks "
+                      "distributed'")
+    Path(args.folder).mkdir(parents=True, exist_ok=True)
+    return args
+
+
+if __name__ == '__main__':
+    keep_memory()
+    work(parse())

@@ -1,10 +1,13 @@
 import json
-from contextlib import nullcontext
+import signal
+import socket
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 import torch
-from torch.multiprocessing import ProcessExitedException
+from torch_geometric.data import Data
 from torch_geometric.testing import withPackage
 
 from benchmarks import batches, distributed, runner
@@ -48,30 +51,121 @@ def test_shares():
         assert set(torch.cat(shares).tolist()) == set(nodes.tolist())
 
 
+def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
+    path = tmp_path / 'checkpoint.pt'
+    distributed.save(dict(epoch=1), path)
+
+    def broken(state, file):
+        file.write(b'half')
+        raise OSError('no space')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, 'save', broken)
+        with pytest.raises(OSError, match='no space'):
+            distributed.save(dict(epoch=2), path)
+    assert torch.load(path) == dict(epoch=1)
+
+
+@pytest.mark.parametrize('state', [
+    {}, [], [1], 3, torch.ones(2), {'epoch': 1}, {'run': None}])
+def test_a_checkpoint_of_another_program(state, monkeypatch, tmp_path):
+    monkeypatch.setattr(distributed.dist, 'get_rank', lambda: 0)
+    monkeypatch.setattr(distributed.dist, 'broadcast_object_list', list)
+    torch.save(state, tmp_path / 'checkpoint.pt')
+    with pytest.raises(ValueError, match='another run'):
+        distributed.resume(tmp_path / 'checkpoint.pt', ['Cora'], None, None)
+
+
+@pytest.mark.parametrize('seeds, world, remedy', [
+    (60, 30, 'at least 90 seeds, or start fewer'),
+    (5, 2, 'at least 50 seeds')])
+def test_too_many_processes(seeds, world, remedy):
+    # 140 training nodes in three steps: one process takes 47 at a time.
+    data = Data(x=torch.zeros(1000, 1), num_nodes=1000,
+                train_mask=torch.arange(1000) < 140,
+                edge_index=torch.zeros(2, 0, dtype=torch.long))
+    with pytest.raises(ValueError, match=remedy):
+        distributed.batches_of(data, 0, world, seeds, [2])
+
+
+def test_it_says_how_to_be_started(monkeypatch, capsys):
+    monkeypatch.delenv('RANK', raising=False)
+    with pytest.raises(SystemExit):
+        distributed.parse([])
+    assert 'torchrun --nproc-per-node 2' in capsys.readouterr().err
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    r"""The environment of a single process of torchrun."""
+    with socket.socket() as free:
+        free.bind(('localhost', 0))
+        port = free.getsockname()[1]
+    for key, value in dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=1,
+                           MASTER_ADDR='localhost', MASTER_PORT=port,
+                           TORCHELASTIC_RESTART_COUNT=0).items():
+        monkeypatch.setenv(key, str(value))
+
+
 @pytest.mark.extensions
 @withPackage('torch_sparse')
-def test_one_process_goes_on_from_its_checkpoint(tmp_path):
-    def train(folder, epochs, restarts):
+def test_one_process_and_its_checkpoints(alone, tmp_path):
+    def work(folder, epochs, seed=0):
         (tmp_path / folder).mkdir(exist_ok=True)
-        distributed.train(0, task('one process', epochs=epochs),
-                          str(tmp_path), tmp_path / folder, restarts)
-        torch.distributed.destroy_process_group()
-        return (torch.load(tmp_path / folder / 'checkpoint.pt'), json.loads(
-            (tmp_path / folder / 'result.json').read_text()))
+        distributed.work(distributed.parse([
+            '--folder', str(tmp_path / folder), '--root', str(tmp_path),
+            '--seed', str(seed), '--settings',
+            task('one process', epochs=epochs).settings]))
+        state = torch.load(tmp_path / folder / 'checkpoint.pt')
+        return state, json.loads((tmp_path / folder / 'result.json')
+                                 .read_text())
 
-    state, result = train('a', 3, 0)
+    state, result = work('a', 3)
     assert state['epoch'] == 3 == len(state['losses'])
-    assert result['val_losses'].split() == [
-        f'{loss:.6g}' for loss in state['losses']]
+    assert state['losses'] == result['val_losses']
     assert state['best'] == min(state['losses']) < state['losses'][0]
     assert state['model']['diffusion.running_energy.0.num_batches'] == 9
-    # In two parts, and once more with nothing left to do:
-    train('b', 2, 0)
-    for restarts in [1, 2]:
-        other, again = train('b', 3, restarts)
-        assert again == {**result, 'restarts': restarts}
-        assert other['losses'] == state['losses']
-    assert (tmp_path / 'b' / 'epochs').read_text().split() == ['0', '1', '2']
+    # Where it ends, the same command has nothing more to do:
+    again, other = work('a', 3)
+    assert other == result and again['losses'] == state['losses']
+    assert (tmp_path / 'a' / 'epochs').read_text().split() == ['0', '1', '2']
+    with pytest.raises(ValueError, match='another run'):
+        work('a', 3, seed=1)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+def test_losses_that_are_not_finite(alone, tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed, 'logits_of', lambda model, data: (
+        torch.full((data.num_nodes, 7), float('nan'))))
+    with pytest.raises(ValueError, match="lower 'lr', and another '--folder"):
+        distributed.work(distributed.parse([
+            '--folder', str(tmp_path), '--root', str(tmp_path), '--settings',
+            task('one process', epochs=1).settings]))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.extensions
+@withPackage('torch_sparse')
+def test_fewer_processes_go_on(alone, tmp_path):
+    # Two processes, until one is killed in the third epoch; then one.
+    distributed.load('Cora', root=str(tmp_path))
+    settings = task('two processes').settings
+    options = ['--folder', str(tmp_path), '--root', str(tmp_path),
+               '--settings', settings]
+    out = subprocess.run([
+        sys.executable, '-m', 'torch.distributed.run', '--standalone',
+        '--nproc-per-node=2', '--max-restarts=0', distributed.__file__,
+        *options, '--kill', '1'], capture_output=True, text=True)
+    path = tmp_path / 'checkpoint.pt'
+    before = torch.load(path)
+    assert out.returncode != 0 and before['epoch'] == 2, out.stderr
+    distributed.work(distributed.parse(options))
+    after = torch.load(path)
+    assert after['epoch'] == 4 == len(after['losses'])
+    assert after['losses'][:2] == before['losses']
+    assert (tmp_path / 'epochs').read_text().split() == list('01223')
 
 
 @pytest.mark.extensions
@@ -92,20 +186,45 @@ def test_a_killed_process_costs_an_epoch_and_nothing_else(tmp_path):
     assert len(losses) == 4 and losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize('deaths', [0, 2, 9])
-def test_all_start_again_when_one_has_died(deaths, tmp_path, monkeypatch):
-    calls = []
+def test_what_went_wrong_is_told(tmp_path, monkeypatch):
+    commands = []
 
-    def spawn(function, args, processes, daemon):
-        calls.append((args[-1], processes))
-        if len(calls) <= deaths:
-            raise ProcessExitedException('killed', 1, 1, -9)
+    def failing(command, **kwargs):
+        commands.append(command)
+        code = "import sys; sys.exit('no such thing')"
+        return popen([sys.executable, '-c', code], **kwargs)
 
-    monkeypatch.setattr(distributed, 'spawn', spawn)
-    with (pytest.raises(ProcessExitedException) if deaths > 3
-          else nullcontext()):
-        distributed.launch(task('two processes'), 'data', tmp_path)
-    assert calls == [(i, 2) for i in range(min(deaths + 1, 4))]
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, 'Popen', failing)
+    for method in METHODS:
+        with pytest.raises(RuntimeError, match='1: no such thing'):
+            distributed.launch(task(method), 'here', str(tmp_path))
+    ways = [(c[4], c[c.index('--kill') + 1]) for c in commands]
+    assert ways == [('--nproc-per-node=1', '-1'), ('--nproc-per-node=2', '-1'),
+                    ('--nproc-per-node=2', '1')]
+    assert all('--max-restarts=3' in command for command in commands)
+
+
+def test_no_one_is_waited_for_forever(tmp_path, monkeypatch):
+    popen, started = subprocess.Popen, []
+
+    def hanging(command, **kwargs):
+        code = 'import time; time.sleep(60)'
+        started.append(popen([sys.executable, '-c', code], **kwargs))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, 'Popen', hanging)
+    monkeypatch.setattr(distributed, 'PATIENCE', 0.1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        distributed.launch(task('one process'), 'here', str(tmp_path))
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_processes_must_meet_anew(alone, monkeypatch):
+    monkeypatch.setenv('TORCHELASTIC_USE_AGENT_STORE', 'True')
+    monkeypatch.setenv('TORCHELASTIC_MAX_RESTARTS', '3')
+    with pytest.raises(ValueError, match='SHARE_RDZV_TCP_STORE=1'):
+        distributed.meet()
 
 
 # What comes of it ############################################################
