@@ -55,7 +55,27 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         out[f'Where the public split gives more than {FAR} points more or '
             f'less than published, and why; checked: accuracy without what '
             f'may be the reason (runs)'] = far
+    found = schedules(rows)
+    if len(found):
+        out["How long training goes on: all have one schedule, but GCN and "
+            "AGCN (paper), which have the paper's, and methods that have "
+            "their authors'"] = found
     return out
+
+
+def schedules(rows: pd.DataFrame) -> pd.DataFrame:
+    r"""The methods that have the same number of epochs and patience."""
+    out: dict[tuple[int, int], dict[str, str]] = {}
+    for method, text in zip(rows.method, rows.settings):
+        own = json.loads(text)
+        if 'patience' in own and method in METHODS:
+            out.setdefault((own['epochs'], own['patience']), {})[
+                method] = METHODS[method]
+    return pd.DataFrame([
+        [epochs, patience, '; '.join(found[m] for m in METHODS if m in found)]
+        for (epochs, patience), found in sorted(out.items())],
+        columns=['epochs at most', 'stop after epochs without a lower '
+                 'validation loss', 'methods'])
 
 
 def _frame(rows: pd.DataFrame, split: str) -> pd.DataFrame:

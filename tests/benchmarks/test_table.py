@@ -228,6 +228,15 @@ def test_tables(place):
     assert not harness.is_repeated('gcn', 'public', 1)
 
 
+def test_schedules():
+    rows = rows_of({('gcn', 'Cora'): [81], ('agcn', 'Cora'): [83],
+                    ('mlp', 'Cora'): [50], ('lp', 'Cora'): [60]})
+    rows['settings'] = ['{"epochs": 200, "patience": 10}',
+                        *2 * ['{"epochs": 500, "patience": 50}'], '{}']
+    assert table.schedules(rows).values.tolist() == [
+        [200, 10, 'GCN'], [500, 50, 'MLP; DiffusedMLP']]
+
+
 def test_the_best_of_ours_is_chosen_by_validation(place):
     rows = pd.concat([
         rows_of({('agcn', 'Cora'): [80, 81], ('gcn', 'Cora'): [79, 80]}),
