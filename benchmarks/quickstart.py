@@ -178,7 +178,10 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
         axis.set(title=f'Cora: {part}', xlabel=label,
                  ylabel='test accuracy (%)')
         axis.legend()
-    axes[1].set_xscale('log', base=2)
+    depths = sorted({int(n) for n in rows[rows.part == DEPTH].level})
+    axes[1].set_xscale('log')
+    axes[1].set_xticks(depths, depths)
+    axes[1].minorticks_off()
     times = rows[rows.part == SPEED].drop_duplicates('method', keep='last')
     bars = axes[2].barh(times.method, times.milliseconds)
     axes[2].bar_label(bars, fmt='%.0f', padding=3)
