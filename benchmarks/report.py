@@ -54,7 +54,9 @@ LIMITS = (
     'results, test accuracies among them, had been seen. While '
     'AnisotropicWeights were made, test accuracies of other seeds than those '
     'shown were seen. Those of DeepAGCN had been seen before its depth was '
-    'searched, and before it was joined with AnisotropicWeights.')
+    'searched, and before it was joined with AnisotropicWeights. Rows of '
+    'DeepAGCN by parts, of adaptive attacks and of processes were made by an '
+    'earlier core, which gives other numbers; they wait to be run again.')
 PICTURES = {
     'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
     'energy sets the gate. Then: by how much the marked node counts each '
