@@ -138,11 +138,12 @@ def execute(
                     hand_out(pool)
                     yield task, row, error
         finally:
-            for process in multiprocessing.active_children():
-                process.terminate()
-            wait(busy, GRACE)
-            for process in multiprocessing.active_children():
-                process.kill()
+            if busy:  # else all end by themselves, and leave nothing behind
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                wait(busy, GRACE)
+                for process in multiprocessing.active_children():
+                    process.kill()
             for pool in pools:
                 pool.shutdown()
     if stopped:
