@@ -1,4 +1,4 @@
-r"""Three reasons for the package, shown in two minutes on embedded data.
+r"""Three reasons for the package, shown in a few minutes on embedded data.
 
 * Wrong edges: a GCN on Cora with random edges added, with and without
   ``AnisotropicWeights``.

@@ -55,9 +55,11 @@ LIMITS = (
     'AnisotropicWeights were made, test accuracies of other seeds than those '
     'shown were seen. Those of DeepAGCN had been seen before its depth was '
     'searched, and before it was joined with AnisotropicWeights. Rows of '
-    'DeepAGCN by depth and by parts, of adaptive attacks and of processes '
-    'were made by an earlier core, which gives slightly other numbers; they '
-    'wait to be run again.')
+    'DeepAGCN by depth and by parts, of AGCN for links and digits, of '
+    'adaptive attacks and of processes were made by an earlier core, which '
+    'gives slightly other numbers, and those of the tuned GCN with few labels '
+    'on PubMed by settings that a later search replaced; they wait to be run '
+    'again.')
 PICTURES = {
     'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
     'energy sets the gate. Then: by how much the marked node counts each '
