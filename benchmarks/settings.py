@@ -47,6 +47,7 @@ METHODS = {
     'agcn_literal': 'AGCN (paper), one propagation',
     'agcn_open': 'DiffusedMLP, gate open', 'agcn': 'DiffusedMLP',
     'agcn_weighted': 'DiffusedMLP with AnisotropicWeights',
+    'agcn_linear': 'DiffusedMLP, one layer',
     'agcn_deep': 'DeepAGCN',
     'agcn_deep_weighted': 'DeepAGCN with AnisotropicWeights',
 }

@@ -30,8 +30,8 @@ QUESTION = ('How accurate are all methods on all data sets, beside what was '
 TABLE = Table(RESULTS / 'table.csv', COLUMNS)
 CHECKS = Table(RESULTS / 'checks.csv', COLUMNS)
 FAR = 1.5  # points from a published figure that want an explanation
-OURS = ['agcn_paper', 'agcn_literal', 'agcn', 'agcn_weighted', 'agcn_deep',
-        'agcn_deep_weighted']
+OURS = ['agcn_paper', 'agcn_literal', 'agcn', 'agcn_weighted', 'agcn_linear',
+        'agcn_deep', 'agcn_deep_weighted']
 TITLES = {'public': 'Public split', 'random': 'Random splits'}
 measure = settings.measure
 
