@@ -48,6 +48,7 @@ METHODS = {
     'agcn_open': 'DiffusedMLP, gate open', 'agcn': 'DiffusedMLP',
     'agcn_weighted': 'DiffusedMLP with AnisotropicWeights',
     'agcn_linear': 'DiffusedMLP, one layer',
+    'agcn_wide': 'DiffusedMLP, 256 channels',
     'agcn_deep': 'DeepAGCN',
     'agcn_deep_weighted': 'DeepAGCN with AnisotropicWeights',
 }

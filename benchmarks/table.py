@@ -31,7 +31,7 @@ TABLE = Table(RESULTS / 'table.csv', COLUMNS)
 CHECKS = Table(RESULTS / 'checks.csv', COLUMNS)
 FAR = 1.5  # points from a published figure that want an explanation
 OURS = ['agcn_paper', 'agcn_literal', 'agcn', 'agcn_weighted', 'agcn_linear',
-        'agcn_deep', 'agcn_deep_weighted']
+        'agcn_wide', 'agcn_deep', 'agcn_deep_weighted']
 TITLES = {'public': 'Public split', 'random': 'Random splits'}
 measure = settings.measure
 
