@@ -274,7 +274,7 @@ def readme_table(sections: list[Section]) -> str:
     found = latest(rows['table'].rows)
     found = found[found.split == 'public']
     groups = dict(iter(found.groupby(['method', 'dataset']).test_accuracy))
-    for method in ['gcn', 'gat', 'appnp', 'agcn_paper', 'agcn', 'agcn_deep']:
+    for method in ['gcn', 'gat', 'appnp', 'agcn_paper', 'agcn']:
         lines.append({'': METHODS[method], **{
             d: _mean_std(groups.get((method, d))) for d in CITATION}})
     noise = rows['noise']
