@@ -1,7 +1,7 @@
 r"""Table 1: all methods on all data sets, measured beside published.
 
-APPNP is DiffusedMLP with its gate held open and a search of its own;
-``DiffusedMLP, gate open`` has the settings of DiffusedMLP.
+APPNP is DiffusedMLP with its gate held open and a search of its own; a row
+that ends with ``gate open`` has the settings of the row below it.
 """
 import argparse
 import json

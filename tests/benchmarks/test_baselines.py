@@ -20,8 +20,8 @@ QUICK = dict(epochs=3, patience=3, walks_per_node=2, walk_length=5, sweeps=1,
              label_steps=2, graph_steps=2, num_steps=4, num_hops=3,
              num_layers=2)
 METHODS = list(harness.METHODS)
-HOPS = ['agcn', 'agcn_open', 'appnp', 'agcn_weighted', 'agcn_linear',
-        'agcn_wide']
+HOPS = ['agcn', 'agcn_open', 'appnp', 'agcn_weighted', 'agcn_linear_open',
+        'agcn_linear', 'agcn_wide_open', 'agcn_wide']
 
 
 def tiny_graph(sparse: bool) -> Data:
