@@ -32,6 +32,7 @@ CHECKS = Table(RESULTS / 'checks.csv', COLUMNS)
 FAR = 1.5  # points from a published figure that want an explanation
 OURS = ['agcn_paper', 'agcn_literal', 'agcn', 'agcn_weighted', 'agcn_linear',
         'agcn_wide', 'agcn_deep', 'agcn_deep_weighted']
+GCNS = ['gcn', 'gcn_long', 'gcn_wide']
 TITLES = {'public': 'Public split', 'random': 'Random splits'}
 measure = settings.measure
 
@@ -115,28 +116,30 @@ def gaps(rows: pd.DataFrame, ours: str, other: str,
             if (gap := pairs(wide, ours, other))}
 
 
-def best_of_ours(rows: pd.DataFrame, dataset: str, split: str) -> str | None:
-    r"""The one of our methods that validation prefers."""
+def best_of(methods: list[str], rows: pd.DataFrame, dataset: str,
+            split: str) -> str | None:
+    r"""The one of some methods that validation prefers."""
     rows = latest(rows)
     part = rows[(rows.dataset == dataset) & (rows.split == split)
-                & rows.method.isin(OURS)]
+                & rows.method.isin(methods)]
     if part.empty:
         return None
     return str(part.groupby('method').val_accuracy.mean().idxmax())
 
 
 def answer(rows: pd.DataFrame) -> str:
-    r"""The best of ours beside a tuned GCN."""
+    r"""The best of ours beside the best GCN."""
     found = {}
     for dataset in DATASETS:
         split = splits_of(dataset)[0]
-        best = best_of_ours(rows, dataset, split)
-        gap = best and gaps(rows, best, 'gcn', split).get(dataset)
+        ours, gcn = (best_of(methods, rows, dataset, split)
+                     for methods in [OURS, GCNS])
+        gap = ours and gcn and gaps(rows, ours, gcn, split).get(dataset)
         if gap:
-            found[f'{dataset} ({METHODS[best]})'] = gap
+            found[f'{dataset} ({METHODS[ours]} minus {METHODS[gcn]})'] = gap
     return compared('Test accuracy of the one of our methods that validation '
-                    'prefers, minus that of a tuned GCN, in points with 95 % '
-                    'intervals: ', found)
+                    'prefers, minus that of the GCN that it prefers, in '
+                    'points with 95 % intervals: ', found)
 
 
 # What is far from published ##################################################
