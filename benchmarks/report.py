@@ -56,7 +56,11 @@ LIMITS = (
     'shown were seen. Those of DeepAGCN had been seen before its depth was '
     'searched, and before it was joined with AnisotropicWeights. DiffusedMLP '
     'with one layer and with 256 channels were added, and their grids set by '
-    'validation, when the test accuracies of all other rows had been seen.')
+    'validation, when the test accuracies of all other rows had been seen. '
+    'Where AGCN (paper) has a large standard deviation, single runs failed: '
+    "on CiteSeer's random splits a gate closed for good, and on CIFAR10 "
+    'nearly all hidden units of a few networks died, with it as with the GCN '
+    'that has its settings.')
 PICTURES = {
     'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
     'energy sets the gate. Then: by how much the marked node counts each '
