@@ -46,21 +46,23 @@ LONG = 15  # lines from which on a table is folded
 LARGEST_SVG = 300_000  # bytes; a PNG is smaller where there are many points
 TEMPLATE = Path(__file__).with_name('report.template.html')
 MARKDOWN = ROOT / 'RESULTS.md'
-LIMITS = (
-    'How far the rows can be trusted: Width, weight decay and hops of '
-    'DiffusedMLP are from first experiments that looked at test accuracies on '
-    'Cora and CiteSeer; its grid was then set, and chosen from, by validation '
-    'alone. MLP, SemiEmb, GIN and GCN-PN were searched again after first '
-    'results, test accuracies among them, had been seen. While '
-    'AnisotropicWeights were made, test accuracies of other seeds than those '
-    'shown were seen. Those of DeepAGCN had been seen before its depth was '
-    'searched, and before it was joined with AnisotropicWeights. DiffusedMLP '
-    'with one layer and with 256 channels were added, and their grids set by '
-    'validation, when the test accuracies of all other rows had been seen. '
+LIMITS = [
+    'Width, weight decay and hops of DiffusedMLP are from first experiments '
+    'that looked at test accuracies on Cora and CiteSeer; its grid was then '
+    'set, and chosen from, by validation alone.',
+    'MLP, SemiEmb, GIN and GCN-PN were searched again after first results, '
+    'test accuracies among them, had been seen.',
+    'While AnisotropicWeights were made, test accuracies of other seeds than '
+    'those shown were seen.',
+    'Test accuracies of DeepAGCN had been seen before its depth was searched, '
+    'and before it was joined with AnisotropicWeights.',
+    'DiffusedMLP with one layer and with 256 channels were added, and their '
+    'grids set by validation, when the test accuracies of all other rows had '
+    'been seen.',
     'Where AGCN (paper) has a large standard deviation, single runs failed: '
     "on CiteSeer's random splits a gate closed for good, and on CIFAR10 "
     'nearly all hidden units of a few networks died, with it as with the GCN '
-    'that has its settings.')
+    'that has its settings.']
 PICTURES = {
     'aggregation': 'What AGCN (paper) aggregates. Left: features, whose '
     'energy sets the gate. Then: by how much the marked node counts each '
@@ -206,13 +208,8 @@ def image(png: Path) -> tuple[str, int, int]:
 def markdown(sections: list[Section]) -> str:
     r"""All of RESULTS.md."""
     shown = [section for section in sections if len(section.rows)]
-    parts = ['# Results', 'Made by `python -m benchmarks report` from the '
-             'rows in [results](results). A difference is that of runs with '
-             'the same seed: its mean ± half of its 95 % interval. A claim of '
-             'the paper holds (yes) or does not (no) where such intervals say '
-             'so; else it is not shown.', LIMITS]
-    for name, caption in PICTURES.items():
-        parts.append(f'![{caption}](figures/{name}.png)\n\n{caption}')
+    parts = [f'![{caption}](figures/{name}.png)\n\n{caption}'
+             for name, caption in PICTURES.items()]
     for group, names in GROUPS.items():
         own = [section for section in shown if section.name in names]
         parts += [f'## {group}'] * bool(own)
@@ -223,7 +220,23 @@ def markdown(sections: list[Section]) -> str:
     if claims:
         parts += ["## The paper's claims", markdown_table(pd.DataFrame(
             claims, columns=['the paper', 'holds', 'measured here']))]
-    return '\n\n'.join(parts) + '\n'
+    return '\n\n'.join([
+        '# Results', 'Made by `python -m benchmarks report` from the rows in '
+        '[results](results). A difference is that of runs with the same seed: '
+        'its mean ± half of its 95 % interval. A claim of the paper holds '
+        '(yes) or does not (no) where such intervals say so; else it is not '
+        'shown.', _contents(parts), 'How far the rows can be trusted:',
+        '\n'.join(f'- {text}' for text in LIMITS), *parts]) + '\n'
+
+
+def _contents(parts: list[str]) -> str:
+    r"""A link to each heading."""
+    lines = []
+    for level, title in (part.split(' ', 1) for part in parts
+                         if part.startswith('##')):
+        anchor = re.sub(r'[^\w -]', '', title.lower()).replace(' ', '-')
+        lines.append('  ' * (len(level) - 2) + f'- [{title}](#{anchor})')
+    return '\n'.join(lines)
 
 
 def _markdown_section(section: Section) -> list[str]:

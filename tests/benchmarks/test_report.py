@@ -161,6 +161,8 @@ def test_quick(place, monkeypatch):
 def test_markdown(place):
     report.main([])
     text = (place / 'RESULTS.md').read_text(encoding='utf-8')
+    assert ("- [First](#first)\n  - [A title & more](#a-title--more)\n"
+            "- [The paper's claims](#the-papers-claims)\n") in text
     assert '## First\n\n### A title & more\n\n*Is it <so>?*\n\n' in text
     assert '\n\nYes &amp; in 2 rows.\n\n**Much &lt;i&gt;**\n\n' in text
     assert '![A "small" &lt;figure&gt;](figures/one_small.png)' in text
