@@ -237,7 +237,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
 
 def _draw_accuracy(rows: pd.DataFrame, dataset: str,
                    folder: Path) -> list[Path]:
-    figure, axes = plots.plt.subplots(2, 2, figsize=(9, 6.6))
+    figure, axes = plots.plt.subplots(2, 2, figsize=(9, 8))
     found = by_depth(rows)
     for axis, (kind, methods) in zip(axes.flat, PANELS.items()):
         there = {m: found[m] for m in methods if m in found}
@@ -249,7 +249,8 @@ def _draw_accuracy(rows: pd.DataFrame, dataset: str,
         _depth_axis(axis, sorted(depths), kind.split(',')[0])
         axis.set_visible(bool(there))
         if there:
-            axis.legend(loc='best')
+            axis.legend(loc='upper center', bbox_to_anchor=(0.5, -0.18),
+                        ncols=2)
     for axis in axes[:, 0]:
         axis.set_ylabel('test accuracy (%)')
     return plots.save(figure, folder, f'depth_{dataset.lower()}')
