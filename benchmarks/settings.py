@@ -52,7 +52,7 @@ METHODS = {
     'agcn_linear': 'DiffusedMLP, one layer',
     'agcn_wide_open': 'DiffusedMLP, 256 channels, gate open',
     'agcn_wide': 'DiffusedMLP, 256 channels',
-    'agcn_deep': 'DeepAGCN',
+    'agcn_deep_open': 'DeepAGCN, gate open', 'agcn_deep': 'DeepAGCN',
     'agcn_deep_weighted': 'DeepAGCN with AnisotropicWeights',
 }
 

@@ -1,4 +1,5 @@
 import inspect
+import json
 
 import pytest
 import torch
@@ -69,8 +70,8 @@ def test_baseline(method):
     assert torch.equal(outs[1].logits, outs[2].logits)
     if method.startswith('agcn') or method in HOPS:
         gates = [v for k, v in outs[0].extra.items() if 'gate_' in k]
-        counts = dict(agcn_literal=1, agcn_paper=2, agcn_deep=16,
-                      agcn_deep_weighted=16)
+        counts = dict(agcn_literal=1, agcn_paper=2, agcn_deep_open=16,
+                      agcn_deep=16, agcn_deep_weighted=16)
         assert len(gates) == counts.get(method, 3)
         assert all(0 <= gate <= 1 for gate in gates)
 
@@ -90,6 +91,18 @@ def test_grid(method):
         harness.settings_of(method, 'Cora', **config)
     for dataset in DATASETS:
         harness.settings_of(method, dataset)
+
+
+@pytest.mark.parametrize('dataset', DATASETS)
+@pytest.mark.parametrize('method', [
+    method for method, title in harness.METHODS.items()
+    if title.endswith(', gate open')])
+def test_a_gate_held_open_has_the_settings_of_the_next_row(method, dataset):
+    ours = METHODS[METHODS.index(method) + 1]
+    found = [json.loads(harness.settings_of(name, dataset))
+             for name in [method, ours]]
+    assert found[0].pop('beta') == 1e30 and found[1].pop('beta') < 1e30
+    assert found[0] == found[1]
 
 
 def test_recommended_agcn_is_the_model_of_the_package():
