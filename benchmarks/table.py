@@ -33,6 +33,10 @@ FAR = 1.5  # points from a published figure that want an explanation
 OURS = ['agcn_paper', 'agcn_literal', 'agcn', 'agcn_weighted', 'agcn_linear',
         'agcn_wide', 'agcn_deep', 'agcn_deep_weighted']
 GCNS = ['gcn', 'gcn_long', 'gcn_wide']
+# What gates are judged by: the same with a gate that is always open.
+OPEN = {'agcn_paper': 'gcn_equal', **{method.removesuffix('_open'): method
+                                      for method in METHODS
+                                      if method.endswith('_open')}}
 TITLES = {'public': 'Public split', 'random': 'Random splits'}
 measure = settings.measure
 
@@ -51,6 +55,13 @@ def tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             if len(part):
                 out[f'{TITLES[split]}, {kind}: test accuracy in percent, mean '
                     f'± standard deviation (runs)'] = _frame(part, split)
+    for kind, datasets in [('citation networks', CITATION),
+                           ('images', IMAGES)]:
+        worth = gates_worth(rows, datasets)
+        if len(worth):
+            out[f'What gates are worth, {kind}: test accuracy minus that with '
+                f'the gate always open and all else equal, in points with 95 '
+                f'% intervals'] = worth
     far = deviations(rows, CHECKS.read())
     if len(far):
         out[f'Where the public split gives more than {FAR} points more or '
@@ -114,6 +125,18 @@ def gaps(rows: pd.DataFrame, ours: str, other: str,
              for d in DATASETS}
     return {d: gap for d, wide in parts.items()
             if (gap := pairs(wide, ours, other))}
+
+
+def gates_worth(rows: pd.DataFrame, datasets: list[str]) -> pd.DataFrame:
+    r"""A line for each method whose gate was held open, and each split."""
+    lines = []
+    for split in SPLITS:
+        for ours, other in OPEN.items():
+            found = gaps(rows, ours, other, split)
+            if set(found) & set(datasets):
+                lines.append({'': METHODS[ours], 'splits': split, **{
+                    d: str(found.get(d, '–')) for d in datasets}})
+    return pd.DataFrame(lines)
 
 
 def best_of(methods: list[str], rows: pd.DataFrame, dataset: str,

@@ -237,6 +237,19 @@ def test_schedules():
         [200, 10, 'GCN'], [500, 50, 'MLP; DiffusedMLP']]
 
 
+def test_gates_are_judged_by_the_same_with_an_open_one(place):
+    rows = pd.concat([
+        rows_of({('agcn', 'Cora'): [80, 81], ('agcn_open', 'Cora'): [79, 80],
+                 ('agcn_deep', 'Cora'): [90, 91]}),
+        rows_of({('agcn_paper', 'PubMed'): [70, 72],
+                 ('gcn_equal', 'PubMed'): [71, 72]}, 'random')])
+    frame = table.gates_worth(rows, ['Cora', 'PubMed'])
+    assert frame.to_numpy().tolist() == [
+        ['DiffusedMLP', 'public', '+1.0 ± 0.0', '–'],
+        ['AGCN (paper)', 'random', '–', '-0.5 ± 6.4']]
+    assert table.gates_worth(rows, ['MNIST']).empty
+
+
 def test_the_best_of_ours_and_of_gcns_are_chosen_by_validation(place):
     rows = pd.concat([
         rows_of({('agcn', 'Cora'): [80, 81], ('gcn', 'Cora'): [79, 80]}),
