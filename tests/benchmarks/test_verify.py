@@ -37,6 +37,7 @@ def test_rows_that_do_not(place, capsys):
     path = table.TABLE.path
     rows = pd.read_csv(path, dtype=str)
     rows.loc[1, 'val_loss'] = '1.5'
+    rows.loc[1, 'gates'] = '0.25 ' * 10_000  # is cut where it is shown
     rows['seconds'], rows['peak_mb'] = '0', '0'  # which may differ
     rows.to_csv(path, index=False)
     with pytest.raises(SystemExit) as error:
@@ -46,6 +47,7 @@ def test_rows_that_do_not(place, capsys):
     assert '2 of 3 rows are the same.' in out
     line, = [line for line in out.splitlines() if 'was 1.5, is ' in line]
     assert line.startswith('table (mlp, Cora, public, 1): val_loss was 1.5')
+    assert line.endswith(f'gates was {"0.25 " * 8}, is ')
 
 
 def test_no_rows(place):
