@@ -68,8 +68,9 @@ def test_what_is_picked():
 
 
 def test_differences():
-    before = dict(a=1.0, b='0.50', gates=float('nan'), seconds=1, date='x')
-    after = dict(a=1, b=0.5, gates='', seconds=2, date='y')
+    before = dict(a=1.0, b='0.50', gates=float('nan'), seconds=1, date='x',
+                  purity_tsne=0.5)
+    after = dict(a=1, b=0.5, gates='', seconds=2, date='y', purity_tsne=0.6)
     assert verify.differences(before, after) == {}
     assert verify.differences(before, {**after, 'a': 1.5}) == {
         'a': ('1', '1.5')}
