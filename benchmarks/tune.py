@@ -22,11 +22,6 @@ TABLE = Table(RESULTS / 'tune.csv',
               [c for c in COLUMNS if c != 'test_accuracy'])
 CONFIGURATIONS = 8
 RUNS, NEAR = 3, 1.0  # of those so near to the best, in points
-HEADER = """\
-# fixed: what is not searched, for all data sets and for some.
-# grid: all combinations are tried by `python -m benchmarks tune`, which
-# writes `chosen`, which `python -m benchmarks table` reads.
-"""
 
 
 def grid(method: str) -> list[dict[str, Any]]:
@@ -81,11 +76,15 @@ def choose(rows: pd.DataFrame, method: str,
 
 
 def write_chosen(method: str, chosen: dict[str, dict[str, Any]]) -> None:
-    r"""Puts choices into a method's file; other data sets' stay."""
-    file = dict(read_settings(method))
-    file['chosen'] = {**file.get('chosen', {}), **chosen}
-    text = yaml.safe_dump(file, sort_keys=False, default_flow_style=None)
-    write_whole(settings.SETTINGS / f'{method}.yaml', HEADER + text)
+    r"""Puts choices into a method's file; its comment and other data sets'
+    stay.
+    """
+    path, file = settings.SETTINGS / f'{method}.yaml', read_settings(method)
+    comment = itertools.takewhile(lambda line: line.startswith('#'),
+                                  path.read_text('utf-8').splitlines(True))
+    write_whole(path, ''.join(comment) + yaml.safe_dump(
+        {**file, 'chosen': {**file.get('chosen', {}), **chosen}},
+        sort_keys=False, default_flow_style=None))
 
 
 def measure(task: Task, root: str) -> dict[str, Any]:

@@ -168,7 +168,10 @@ def test_tune(place):
     equal = tuned([80.0, 80, 80], [80.0, 80, 80], [78.9], *others)
     assert tune.choose(equal, 'gcn', 'Cora') == {'hidden_channels': 3}
 
+    path = harness.SETTINGS / 'gcn.yaml'
+    path.write_text('# Why.\n' + path.read_text())
     tune.write_chosen('gcn', {'Cora': {'hidden_channels': 7}})
+    assert path.read_text().startswith('# Why.\n')
     settings = json.loads(settings_of('gcn', 'Cora'))
     assert settings['hidden_channels'] == 7 and settings['epochs'] == 2
     assert json.loads(
