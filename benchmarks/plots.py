@@ -42,6 +42,8 @@ STYLES: dict[str, dict[str, Any]] = {
     'GCN-Jaccard': dict(color='#e69f00', marker='H', linestyle='-.'),
     'GNNGuard': dict(color='#cc79a7', marker='<', linestyle=':'),
     'AGCN (paper)': dict(color='#d55e00', marker='s', linestyle='-.'),
+    'AGCN (paper), beta = 5': dict(color='#d55e00', marker='s', linestyle=':',
+                                   markerfacecolor='white'),
     'AGCN (relative)': dict(color='#56b4e9', marker='>', linestyle='-'),
     'DiffusedMLP': dict(color='#0072b2', marker='D', linestyle='-'),
     'DeepAGCN': dict(color='#aa3377', marker='p', linestyle='--'),
