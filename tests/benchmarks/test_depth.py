@@ -43,7 +43,7 @@ def rows_of(accuracies, **columns):
                 seed=seed, settings='{}', epochs=10, test_accuracy=accuracy,
                 seconds=2.0, gates=numbers if 'agcn' in method else np.nan,
                 dirichlet_energies=numbers, relative_energies=numbers,
-                average_distances=numbers, **columns))
+                val_accuracy=50.0, average_distances=numbers, **columns))
     return pd.DataFrame(rows)
 
 
@@ -160,8 +160,8 @@ def test_settings(tmp_path, monkeypatch):
 
 def test_tasks():
     tasks = depth.tasks(runner.parse(depth, ['--runs', '2']))
-    assert len(set(tasks)) == len(tasks) == 2 * 10 * 7
-    assert [task.seed for task in tasks] == [0] * 70 + [1] * 70
+    assert len(set(tasks)) == len(tasks) == 2 * 11 * 7
+    assert [task.seed for task in tasks] == [0] * 77 + [1] * 77
     tasks = depth.tasks(runner.parse(depth, ['--quick', '--methods', 'gcn']))
     assert [task.depth for task in tasks] == [2, 4, 6, 16]
     assert {json.loads(task.settings)['epochs'] for task in tasks} == {30}
@@ -234,7 +234,13 @@ def test_claims():
     assert '+29.0 ± 0.0 points' in found[0].measured
     assert 'with 6 layers, its worst depth, minus with 2: -52.0 ± 0.0' in (
         found[1].measured)
-    assert found[2].measured == 'AGCN (paper): 30.0 ± 0.0 (2).'
+    assert found[2].measured.endswith('at each depth, has 30.0 ± 0.0 (2).')
+
+    # Validation chooses between two values of beta:
+    both = pd.concat([
+        rows_of({('agcn_paper', 6): [30, 30]}).assign(val_accuracy=40.0),
+        rows_of({('agcn_five', 6): [20, 22]}).assign(val_accuracy=41.0)])
+    assert depth.claims(both)[2].measured.endswith(' has 21.0 ± 1.0 (2).')
 
 
 def test_answer():

@@ -38,5 +38,6 @@ def test_one_legend_for_all_panels():
 def test_looks():
     assert plots.style_of('GCN, tuned') == plots.STYLES['GCN']
     assert plots.style_of('no method') == plots.OTHER
-    looks = [(s['color'], s['marker']) for s in plots.STYLES.values()]
+    looks = [(s['color'], s['marker'], s.get('markerfacecolor'))
+             for s in plots.STYLES.values()]
     assert len(set(looks)) == len(looks)
