@@ -115,6 +115,12 @@ def mean_std(values: pd.Series) -> str:
     return mean_error(values, 'std')
 
 
+def share(hits: pd.Series) -> tuple[float, float]:
+    r"""The ends of the 95 % interval of how often something is so."""
+    test = stats.binomtest(int(hits.sum()), len(hits))
+    return tuple(test.proportion_ci(1 - LEVEL))
+
+
 class Spread(NamedTuple):
     r"""Two standard deviations, and the 95 % interval of their ratio."""
 
