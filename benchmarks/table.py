@@ -182,15 +182,15 @@ def answer(rows: pd.DataFrame) -> str:
         for found, methods in zip(sides, [GCNS, OTHERS]):
             other = best_of(methods, rows, dataset, split)
             if ours and other:
-                found[f'{dataset} ({METHODS[ours]} minus {METHODS[other]})'] = (
-                    gaps(rows, ours, other, split).get(dataset))
+                name = f'{dataset} ({METHODS[ours]} minus {METHODS[other]})'
+                found[name] = gaps(rows, ours, other, split).get(dataset)
     return ' '.join(filter(None, [
         compared(f'Test accuracy of the one of our {len(OURS)} methods that '
                  f'validation prefers, minus that of the one of {len(GCNS)} '
                  f'GCNs that it prefers, in points with 95 % intervals: ',
                  sides[0]),
-        compared('Minus that of the one of all other methods that it prefers: ',
-                 sides[1])]))
+        compared('Minus that of the one of all other methods that it '
+                 'prefers: ', sides[1])]))
 
 
 # What is far from published ##################################################

@@ -57,14 +57,13 @@ CAPTIONS = {
 
 
 class Fit(NamedTuple):
-    r"""An exponent, its standard error, and half of its 95 % interval."""
+    r"""An exponent, and half of its 95 % interval."""
 
     slope: float
-    error: float
     half: float
 
     def __str__(self) -> str:
-        return f'{self.slope:.2f} ± {self.error:.2f}'
+        return f'{self.slope:.2f} ± {self.half:.2f}'
 
 
 def of_case(rows: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -113,7 +112,7 @@ def exponent(series: pd.Series, split: int | None = None) -> Fit | None:
     x, y = (logs - repeats.transform('mean')).to_numpy().T
     slope, free = float(x @ y / (x @ x)), len(x) - repeats.ngroups - 1
     error = math.sqrt(((y - slope * x)**2).sum() / free / (x @ x))
-    return Fit(slope, error, float(t.ppf(0.975, free)) * error)
+    return Fit(slope, float(t.ppf(0.975, free)) * error)
 
 
 # Tables ######################################################################
@@ -244,8 +243,9 @@ def _formula(part: pd.DataFrame, measured: str, formula: str) -> Claim:
             texts.append(f'{axis} {", ".join(map(str, fits))} (GCN {gcn}, '
                          f'paper {bound})')
     return Claim(
-        f'AGCN needs {formula} in {measured}, the same as GCN.',
-        decide(found, -ROUNDING), f'Exponents of '
+        f'AGCN needs {formula} in {measured}, as GCN does.',
+        decide(found, -ROUNDING), f'It needs at most that, or what GCN needs '
+        f'in the same run, where no exponent is above both. Exponents of '
         f'{"; ".join(COMPLEXITY[1:])}: {"; ".join(texts)}.' if texts else
         'Not enough sizes yet.')
 

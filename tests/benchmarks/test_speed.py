@@ -505,7 +505,7 @@ def by_size(values, *factors):
 def test_exponent_by_hand():
     sizes = [1, 2, 4, 8, 16, 32]
     law = {n: 3 * n**1.5 for n in sizes}
-    exact = pytest.approx((1.5, 0, 0), abs=1e-6)
+    exact = pytest.approx((1.5, 0), abs=1e-6)
     assert speed.exponent(by_size(law)) == exact
     # A slow repeat is slow for all sizes:
     assert speed.exponent(by_size(law, 1, 5, 2)) == exact
@@ -514,7 +514,7 @@ def test_exponent_by_hand():
     assert speed.exponent(bent[::-1]) == exact == speed.exponent(bent, 4)
     assert speed.exponent(bent, 2).slope < 1
     assert speed.exponent(by_size(dict.fromkeys(sizes, 5))) == pytest.approx(
-        (0, 0, 0))
+        (0, 0))
     assert speed.exponent(by_size({1: 1, 2: 2}, 1, 1)) is None
     # Logarithms 0, 1, 0 at -1, 0, 1 (in powers of e): no slope, and an error
     # of sqrt((2 / 3) / 1 / 2); a second time, 3 instead of 1 are free.
@@ -529,7 +529,7 @@ def test_exponent_by_hand():
 def test_exponents_beside_gcn():
     def verdict(slope, half, gcn=1.1, gcn_half=0.05, bound=1):
         return stats.decide([speed.below(
-            speed.Fit(slope, 0, half), speed.Fit(gcn, 0, gcn_half), bound)],
+            speed.Fit(slope, half), speed.Fit(gcn, gcn_half), bound)],
             -speed.ROUNDING)
 
     assert verdict(1.1, 0.05) == verdict(0.5, 0.6) == 'yes'
