@@ -99,10 +99,19 @@ def verify(places: list[tuple[str, Any]], tables: dict[str, pd.DataFrame],
         for task, row, error in workers.execute(before, module.measure, jobs,
                                                 root):
             found = error.strip().splitlines()[-1:] if row is None else [
-                f'{key} was {a:.40}, is {b:.40}' for key, (a, b)
+                f'{key} was {excerpt(a, b)}, is {excerpt(b, a)}' for key, (a, b)
                 in differences(before[task], row).items()
                 if key in module.TABLE.own_columns]
             yield name, task, '; '.join(found)
+
+
+def excerpt(text: str, other: str, most: int = 40) -> str:
+    r"""A text, or a part of it where it begins to differ."""
+    if len(text) <= most:
+        return text
+    same = next((i for i, (a, b) in enumerate(zip(text, other)) if a != b), 0)
+    start = max(same - most // 2, 0)
+    return f'… {text[start:start + most]} …'
 
 
 def main(argv: list[str]) -> None:

@@ -37,7 +37,6 @@ def test_rows_that_do_not(place, capsys):
     path = table.TABLE.path
     rows = pd.read_csv(path, dtype=str)
     rows.loc[1, 'val_loss'] = '1.5'
-    rows.loc[1, 'gates'] = '0.25 ' * 10_000  # is cut where it is shown
     rows['seconds'], rows['peak_mb'] = '0', '0'  # which may differ
     rows.to_csv(path, index=False)
     with pytest.raises(SystemExit) as error:
@@ -47,7 +46,6 @@ def test_rows_that_do_not(place, capsys):
     assert '2 of 3 rows are the same.' in out
     line, = [line for line in out.splitlines() if 'was 1.5, is ' in line]
     assert line.startswith('table (mlp, Cora, public, 1): val_loss was 1.5')
-    assert line.endswith(f'gates was {"0.25 " * 8}, is ')
 
 
 def test_no_rows(place):
@@ -74,6 +72,15 @@ def test_differences():
     assert verify.differences(before, after) == {}
     assert verify.differences(before, {**after, 'a': 1.5}) == {
         'a': ('1', '1.5')}
+
+
+def test_long_texts_are_shown_where_they_differ():
+    a = '0.25 ' * 10_000
+    b = a[:600] + '0.75 ' + a[605:]
+    first, second = verify.excerpt(a, b), verify.excerpt(b, a)
+    assert first != second and '0.75' in second
+    assert len(first) < 50
+    assert verify.excerpt('1.5', '1.6') == '1.5'
 
 
 @pytest.mark.parametrize('name', verify.EXPERIMENTS)

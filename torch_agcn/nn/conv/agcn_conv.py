@@ -39,9 +39,10 @@ class AGCNConv(GatedDiffusion):
     :class:`~torch_geometric.nn.conv.GCNConv`.
 
     .. note::
-        On common data sets, :math:`s` is so large that the gate is exactly
-        one, as in :class:`~torch_geometric.nn.conv.GCNConv`. For many layers
-        or hops, use :obj:`energy="relative"`, see
+        On the features of common data sets, :math:`s` is so large that the
+        gate is exactly one, as in
+        :class:`~torch_geometric.nn.conv.GCNConv`. For many layers or hops, use
+        :obj:`energy="relative"`, see
         :class:`~torch_agcn.nn.conv.GatedDiffusion`.
 
     In bipartite graphs, without self-loops,
