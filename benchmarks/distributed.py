@@ -1,4 +1,4 @@
-r"""More than one process: the same accuracy, also if one of them is killed.
+r"""More than one process: what they, and a kill, do to accuracy.
 
 The DiffusedMLP of :mod:`benchmarks.minibatch` is trained by PyTorch's
 ``DistributedDataParallel``: by one process, by two that share its batches, and
@@ -47,7 +47,7 @@ from benchmarks.results import RESULTS, Table, keep_memory, write_whole
 from benchmarks.stats import by_seed, gap_text, mean_error, sentence
 from torch_agcn.loader import ImportanceWeights
 
-QUESTION = 'Is accuracy the same with more processes, and after a kill?'
+QUESTION = 'What do more processes, and a kill, do to accuracy?'
 TABLE = Table(RESULTS / 'distributed.csv', [
     *Task._fields, 'epochs', 'repeated', 'restarts', 'val_losses',
     'val_accuracy', 'test_accuracy', 'seconds'])
@@ -286,8 +286,10 @@ def answer(rows: pd.DataFrame) -> str:
             alive, killed = (np.array([text.split() for text in column], float)
                              for _, column in losses[[TWO, KILLED]].dropna(
                              ).items())
-            found['and a kill changes the loss of an epoch by at most'] = (
-                f'{abs(alive - killed).max(initial=0):.2g}')
+            most = abs(alive - killed).max(initial=0)
+            found['and a kill changes'] = (
+                f'the loss of an epoch by at most {most:.2g}' if most else
+                'no loss of an epoch')
     return sentence('Test accuracy minus that of one process, in points with '
                     '95 % intervals: ', found)
 

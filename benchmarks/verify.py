@@ -99,8 +99,8 @@ def verify(places: list[tuple[str, Any]], tables: dict[str, pd.DataFrame],
         for task, row, error in workers.execute(before, module.measure, jobs,
                                                 root):
             found = error.strip().splitlines()[-1:] if row is None else [
-                f'{key} was {excerpt(a, b)}, is {excerpt(b, a)}' for key, (a, b)
-                in differences(before[task], row).items()
+                f'{key} was {excerpt(a, b)}, is {excerpt(b, a)}'
+                for key, (a, b) in differences(before[task], row).items()
                 if key in module.TABLE.own_columns]
             yield name, task, '; '.join(found)
 

@@ -103,9 +103,9 @@ def test_tables_and_figures(tmp_path):
     assert [path.name for path in paths] == ['hetero_imdb.png',
                                              'hetero_imdb.svg']
     assert hetero.answer(rows) == (
-        'Test accuracy of AGCN (relative) on IMDB minus that of others, in '
-        'points with 95 % intervals: worse: GraphSAGE -1.0 ± 0.0; no '
-        'difference shown: GAT +10.0 ± 12.7.')
+        'Test accuracy on IMDB, in points with 95 % intervals: worse: AGCN '
+        '(relative) minus GraphSAGE -1.0 ± 0.0; no difference shown: AGCN '
+        '(relative) minus GAT +10.0 ± 12.7.')
     assert hetero.answer(rows[rows.method == 'gat']) == ''
 
 
