@@ -360,7 +360,7 @@ def _edges_reason(noise: Section) -> tuple[str, str] | None:
 
 def _speed_reason(speed: Section) -> tuple[str, str] | None:
     rows = speed.rows
-    rows = rows[(rows.case == 'layer')]
+    rows = rows[rows.case == 'layer']
     found = rows.groupby(['malloc', 'variant'])[
         ['milliseconds', 'megabytes']].median()
     sides = [(malloc, name) for malloc in ['default', 'kept']

@@ -169,6 +169,9 @@ def best_of(methods: list[str], rows: pd.DataFrame, dataset: str,
     rows = latest(rows)
     wide = by_seed(rows[(rows.dataset == dataset) & (rows.split == split)
                         & rows.method.isin(methods)], values='val_accuracy')
+    for method in wide:
+        if settings.is_repeated(method, split, 1):  # runs of others are equal
+            wide[method] = wide[method].fillna(wide[method].max())
     mean = wide.dropna().mean()
     return None if mean.isna().all() else str(mean.idxmax())
 

@@ -244,8 +244,8 @@ def _formula(part: pd.DataFrame, measured: str, formula: str) -> Claim:
                          f'paper {bound})')
     return Claim(
         f'AGCN needs {formula} in {measured}, as GCN does.',
-        decide(found, -ROUNDING), f'It needs at most that, or what GCN needs '
-        f'in the same run, where no exponent is above both. Exponents of '
+        decide(found, -ROUNDING), f"Beside the larger of the paper's exponent "
+        f"and GCN's in the same run. Exponents of "
         f'{"; ".join(COMPLEXITY[1:])}: {"; ".join(texts)}.' if texts else
         'Not enough sizes yet.')
 

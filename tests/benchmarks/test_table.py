@@ -268,6 +268,12 @@ def test_the_best_of_ours_and_of_gcns_are_chosen_by_validation(place):
     more = pd.concat([rows, more], ignore_index=True)
     assert table.best_of(table.GCNS, more, 'Cora', 'public') == 'gcn'
 
+    # A deterministic method has one run, which stands for all:
+    one = rows_of({('lp', 'Cora'): [60], ('sgc', 'Cora'): [70, 71]})
+    one['val_accuracy'] = [70.0, 60.0, 90.0]
+    (place / 'settings' / 'lp.yaml').write_text('deterministic: true\n')
+    assert table.best_of(['lp', 'sgc'], one, 'Cora', 'public') == 'sgc'
+
     rows = pd.concat([rows, rows_of({('sgc', 'Cora'): [85, 86]}).assign(
         val_accuracy=90.0)])
     assert table.answer(rows) == (
